@@ -112,7 +112,6 @@ LONGER_MODULES = {
     "pipeline/convert/many.py": 635,
     "pipeline/features/doctor/checks.py": 712,
     "pipeline/features/imports/job.py": 656,
-    "pipeline/features/tune/job.py": 816,
     "pipeline/features/updates/delta.py": 724,
     "pipeline/job/assemble.py": 803,
     "pipeline/model/ort_format.py": 698,

@@ -14,7 +14,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 
 OFFERS: dict[str, tuple[str, ...]] = {
     "find.sources": ("imports.job:make_model",),
-    "campaign.searches": ("tune.job:tune_report",),
+    "campaign.searches": ("tune.answers:tune_report",),
     "report.listings": ("tune.report:listings",),
     "report.since": ("pairs.comparison:since",),
     "ship.objections": ("android.package:objections", "apple.package:objections"),

@@ -23,7 +23,7 @@ from pipeline.campaign.planned import PlannedRun, run_of
 from pipeline.campaign.tuned import CandidateValues
 from pipeline.config import Goal, TuneConfig
 from pipeline.core.variant import Artifact, Level, Variant
-from pipeline.features.tune.job import CONFIRM_ROUNDS, ModelSearch
+from pipeline.features.tune.model_search import CONFIRM_ROUNDS, ModelSearch
 from pipeline.features.tune.search import Observation
 from pipeline.features.tune.space import Space, ratio_of, space_of
 from tests.ort_models import ORT_STYLES

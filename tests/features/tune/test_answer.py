@@ -12,7 +12,7 @@ from pipeline.campaign.planned import PlannedRun, run_of
 from pipeline.campaign.record import CampaignRecord, Host, JobRecord, RunRecord
 from pipeline.campaign.tuned import TunedModel, TuneOutcome, TuneReport
 from pipeline.config import Config, ModelConfig, TuneConfig
-from pipeline.features.tune.job import tune_report
+from pipeline.features.tune.answers import tune_report
 from tests.scripted_devices import ARTIFACT
 
 DEFAULT, FAST, OTHER = 0, 2, 3

@@ -16,7 +16,9 @@ from pipeline.campaign.planned import PlannedRun, run_of
 from pipeline.campaign.store import open_store
 from pipeline.campaign.tuned import CandidateValues, Dropped, TunedClass, TunedModel, TuneOutcome
 from pipeline.config import Goal, TuneConfig
-from pipeline.features.tune.job import NO_ENERGY, DeviceSearch, ModelSearch, cover, found_by, goals_on
+from pipeline.features.tune.answers import cover
+from pipeline.features.tune.job import NO_ENERGY, goals_on
+from pipeline.features.tune.model_search import DeviceSearch, ModelSearch, found_by
 from pipeline.features.tune.search import Observation
 from pipeline.features.tune.space import Space, beats, broken_limit, medians, nondominated, space_of
 from tests.scripted_devices import ARTIFACT, CAMPAIGN, ScriptedDevice, plan_of
