@@ -210,7 +210,7 @@ def test_a_reset_forgets_all(phone: MakePhone) -> None:
 
 
 def test_the_fastest_of_two_races_that_agree_is_chosen(phone: MakePhone) -> None:
-    ours = phone(properties={"noise": 1000, "times": "nnapi:3000,webgpu:1000,cpu:6000"})
+    ours = phone(properties={"noise": 1000, "times": "nnapi:60000,webgpu:20000,cpu:120000"})
     first, second, third = (ours.launch(wait=True) for _ in range(3))
     assert first.events == ["passed nnapi", "passed webgpu", "raced webgpu", "chosen nnapi"]
     assert provider(second) == "nnapi"  # the bundle's order, until another launch's race agrees
@@ -221,7 +221,7 @@ def test_the_fastest_of_two_races_that_agree_is_chosen(phone: MakePhone) -> None
 def test_races_that_disagree_settle_nothing(phone: MakePhone) -> None:
     ours = phone(properties={"noise": 1000})
     for fast in ("webgpu", "cpu", "webgpu", "cpu", "webgpu"):
-        times = ",".join(f"{name}:{500 if name == fast else 4000}" for name in ("nnapi", "webgpu", "cpu"))
+        times = ",".join(f"{name}:{20000 if name == fast else 60000}" for name in ("nnapi", "webgpu", "cpu"))
         assert f"raced {fast}" in ours.launch(wait=True, times=times).events
     last = ours.launch(wait=True)
     assert (provider(last), last.events) == ("nnapi", [])
