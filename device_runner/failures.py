@@ -336,10 +336,10 @@ def failure_of(error: Exception, kinds: Sequence[tuple[type[Exception], FailureK
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         # Errors of the system are this computer's: a device that is full says so in its own words
         full = error.filename2 or error.filename  # of a copy: where it goes to
-        place = f" at {full}" if full else ""
+        where = f" at {full}" if full else ""
         return Failure(
             code=FailureKind.NO_SPACE,
-            what=f"the disk of this computer is full{place} ({error.strerror})",
+            what=f"the disk of this computer is full{where} ({error.strerror})",
             why="no room for the outputs or temporary files of the run on this computer, not on the device",
             remedy="make room there, or set TMPDIR and --output to folders on another disk",
         )
@@ -355,7 +355,7 @@ def explain(failure: Failure) -> Failure:
     """
     text = None if failure.code in (FailureKind.CRASH, FailureKind.TIMEOUT) else text_of_message(failure.what)
     why, remedy = (text.why, text.remedy) if text else KINDS[failure.code]
-    words = failure.what[place.end() :].rstrip() if (place := ENFORCED.match(failure.what)) else failure.what
+    words = failure.what[match.end() :].rstrip() if (match := ENFORCED.match(failure.what)) else failure.what
     return msgspec.structs.replace(
         failure,
         what=words if text and re.search(text.fragment, words) else failure.what,

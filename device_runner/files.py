@@ -324,27 +324,27 @@ NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 """What a file system, a kernel or a sandbox without it says."""
 
 
-def staging_of(place: Path) -> Path:
+def staging_of(target: Path) -> Path:
     """The folder beside `place` in which what goes there is made: one for each place, so that nothing is guessed."""
-    name = f".{place.name}.ort-mobile"
+    name = f".{target.name}.ort-mobile"
     if len(os.fsencode(name)) > 255:  # NAME_MAX of Linux and macOS
-        name = f".{hashlib.sha256(os.fsencode(place.name)).hexdigest()}.ort-mobile"
-    return place.with_name(name)
+        name = f".{hashlib.sha256(os.fsencode(target.name)).hexdigest()}.ort-mobile"
+    return target.with_name(name)
 
 
 @contextlib.contextmanager
-def staging_folder(place: Path) -> Iterator[Path]:
+def staging_folder(target: Path) -> Iterator[Path]:
     """An empty folder beside `place`, for `take_place`; nobody else can replace `place` meanwhile.
 
     What a process that was killed left there goes first, and what it had taken out of `place` is put back. However
     the block ends, `place` is then what it was or what took its place. Raises SpecError while another process has it,
     OSError.
     """
-    place = place.resolve()
-    staging = staging_of(place)
+    target = target.resolve()
+    staging = staging_of(target)
     with contextlib.ExitStack() as stack:
         for _ in range(2):  # the second removes what an interruption of the first left
-            stack.callback(restore_place, place)
+            stack.callback(restore_place, target)
         try:
             staging.mkdir(mode=0o700, exist_ok=True)
             while not stack.enter_context(_lock(staging)):  # whoever had it removed it
@@ -352,52 +352,52 @@ def staging_folder(place: Path) -> Iterator[Path]:
         except BlockingIOError as error:
             raise SpecError(
                 "another process is replacing this",
-                where=str(place),
+                where=str(target),
                 why=f"it holds the lock of {staging.name}",
                 remedy="wait until it has ended, then start this command again",
             ) from error
-        _restore(place, staging)
+        _restore(target, staging)
         (staging / NEW).mkdir()
         yield staging / NEW
 
 
-def take_place(new: Path, place: Path) -> None:
+def take_place(new: Path, target: Path) -> None:
     """Put the folder of `staging_folder` in its place, whatever is there; raises OSError.
 
     The old one goes with the end of `staging_folder`. Where the file system cannot swap two names there is an instant
     without either; a process that is killed then leaves what `restore_place` puts back.
     """
-    place = place.resolve()
-    if not os.path.lexists(place):
-        new.rename(place)
-    elif not _exchange(new, place):
+    target = target.resolve()
+    if not os.path.lexists(target):
+        new.rename(target)
+    elif not _exchange(new, target):
         old = new.with_name(OLD)
-        place.rename(old)
-        new.rename(place)
+        target.rename(old)
+        new.rename(target)
         old.rename(new)  # from here on it is waste: only a whole folder may ever be named `old`
     with contextlib.suppress(OSError):
-        sync(place.parent)
+        sync(target.parent)
 
 
-def restore_place(place: Path) -> None:
+def restore_place(target: Path) -> None:
     """Put back what a process took out of `place` when it was killed, and remove what it was making.
 
     Nothing is done while another process replaces it. Raises RunnerError.
     """
-    place = place.resolve()
-    with contextlib.suppress(OSError), _lock(staging_of(place)) as locked:
+    target = target.resolve()
+    with contextlib.suppress(OSError), _lock(staging_of(target)) as locked:
         if locked:
-            _restore(place, staging_of(place), done=True)
+            _restore(target, staging_of(target), done=True)
 
 
-def _restore(place: Path, staging: Path, *, done: bool = False) -> None:
+def _restore(target: Path, staging: Path, *, done: bool = False) -> None:
     try:
-        if not os.path.lexists(place) and os.path.lexists(staging / OLD):
-            (staging / OLD).rename(place)
+        if not os.path.lexists(target) and os.path.lexists(staging / OLD):
+            (staging / OLD).rename(target)
     except OSError as error:
         raise RunnerError(
             "what was here could not be put back",
-            where=str(place),
+            where=str(target),
             why=error.strerror or str(error),
             remedy=f"it is whole in {staging / OLD}: rename it, or start this command again",
         ) from error
@@ -408,17 +408,17 @@ def _restore(place: Path, staging: Path, *, done: bool = False) -> None:
             staging.rmdir()
 
 
-def _exchange(new: Path, place: Path) -> bool:
+def _exchange(new: Path, target: Path) -> bool:
     """Swap two names in one step; False where that is not possible here. Raises OSError."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
-    if renameat2(AT_FDCWD, os.fsencode(new), AT_FDCWD, os.fsencode(place), RENAME_EXCHANGE) == 0:
+    if renameat2(AT_FDCWD, os.fsencode(new), AT_FDCWD, os.fsencode(target), RENAME_EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
     if number in NO_EXCHANGE:
         return False
-    raise OSError(number, os.strerror(number), str(place))
+    raise OSError(number, os.strerror(number), str(target))
 
 
 def sync(path: Path) -> None:

@@ -234,28 +234,28 @@ def find_processor(abi: str, cpu: str = "") -> Processor:
     if abi not in HOST_ABIS:
         what = f"this computer does not run libraries for {abi}"
         raise UnavailableError(what, remedy=f"use {' or '.join(HOST_ABIS)}, or a phone (adb:SERIAL)")
-    row = HOST_ABIS[abi]
-    if cpu and cpu not in row.cpus:
-        choices = f"there are {', '.join(row.cpus)}" if row.cpus else "CPUs can be chosen for ARM's ABIs only"
-        remedy = "name one of them" if row.cpus else "name an ABI of ARM too (--abi arm64-v8a; ?abi= of a device)"
+    host_abi = HOST_ABIS[abi]
+    if cpu and cpu not in host_abi.cpus:
+        choices = f"there are {', '.join(host_abi.cpus)}" if host_abi.cpus else "CPUs can be chosen for ARM's ABIs only"
+        remedy = "name one of them" if host_abi.cpus else "name an ABI of ARM too (--abi arm64-v8a; ?abi= of a device)"
         raise SpecError(f"no CPU {cpu!r} for {abi}", why=choices, remedy=remedy)
     # Linux with glibc runs every ABI here, its own without help and ARM's by an emulator
     libc = platform.libc_ver()[0] or ("without glibc" if platform.system() == "Linux" else "")
     if (
         (platform.system(), platform.libc_ver()[0]) != ("Linux", "glibc")
         or machine_abi() not in HOST_ABIS
-        or not (row.cpus or abi == machine_abi())
+        or not (host_abi.cpus or abi == machine_abi())
     ):
         raise UnavailableError(
             f"a library for {abi} does not run on this computer",
             where=f"{platform.system()} {platform.machine()} {libc}".strip(),
-            why=f"it runs in a process of {row.machine} Linux with glibc"
-            + ", or by qemu-user on x86-64" * bool(row.cpus),
+            why=f"it runs in a process of {host_abi.machine} Linux with glibc"
+            + ", or by qemu-user on x86-64" * bool(host_abi.cpus),
             remedy="use `local`, a phone (adb:SERIAL), or such a machine (most CI runners are)",
         )
     if abi == machine_abi() and not cpu:
         return Processor(abi=abi)
-    cpu = cpu or row.usual[-1]
+    cpu = cpu or host_abi.usual[-1]
     emulator = _emulator(abi)
     release, cores = _asked(emulator)
     remedy = "install QEMU 7.2 or newer (Debian 12 has it), or name one by ORT_MOBILE_QEMU"
@@ -265,8 +265,8 @@ def find_processor(abi: str, cpu: str = "") -> Processor:
     shown = ".".join(map(str, release))
     if release < OLDEST_QEMU:
         raise UnavailableError("this emulator is too old", where=emulator, why=f"it is QEMU {shown}", remedy=remedy)
-    if row.cpus[cpu].core not in cores:
-        others = ", ".join(name for name, profile in row.cpus.items() if profile.core in cores)
+    if host_abi.cpus[cpu].core not in cores:
+        others = ", ".join(name for name, profile in host_abi.cpus.items() if profile.core in cores)
         raise UnavailableError(
             f"this emulator has no {cpu}",
             where=emulator,
@@ -276,11 +276,11 @@ def find_processor(abi: str, cpu: str = "") -> Processor:
     # The C library: in ORT_MOBILE_SYSROOT (or the root that a package was unpacked into), or Debian's
     given = os.environ.get("ORT_MOBILE_SYSROOT", "")
     roots = [Path("/")] if abi == machine_abi() else []
-    places = [Path(given), Path(given) / "usr" / row.root] if given else [*roots, Path("/usr") / row.root]
-    root = next((folder for folder in places if (folder / row.loader).is_file()), None)
+    places = [Path(given), Path(given) / "usr" / host_abi.root] if given else [*roots, Path("/usr") / host_abi.root]
+    root = next((folder for folder in places if (folder / host_abi.loader).is_file()), None)
     if root is None:
-        raise _missing(abi, f"no {row.loader} in {places[-1]}", "ORT_MOBILE_SYSROOT")
-    return Processor(abi=abi, cpu=cpu, command=(emulator, "-cpu", row.cpus[cpu].qemu, "-L", str(root.absolute())))
+        raise _missing(abi, f"no {host_abi.loader} in {places[-1]}", "ORT_MOBILE_SYSROOT")
+    return Processor(abi=abi, cpu=cpu, command=(emulator, "-cpu", host_abi.cpus[cpu].qemu, "-L", str(root.absolute())))
 
 
 def common_cpus(abi: str) -> tuple[str, ...]:
@@ -290,12 +290,12 @@ def common_cpus(abi: str) -> tuple[str, ...]:
 
 
 def _missing(abi: str, what: str, variable: str) -> UnavailableError:
-    row = HOST_ABIS[abi]
+    host_abi = HOST_ABIS[abi]
     return UnavailableError(
         f"{what} to run libraries for {abi}",
         where=f"{platform.system()} {platform.machine()}",
-        why=f"code for {row.machine} needs qemu-user and its C library here",
-        remedy=f"`apt-get install qemu-user {row.package}`, or name unpacked ones by {variable}; "
+        why=f"code for {host_abi.machine} needs qemu-user and its C library here",
+        remedy=f"`apt-get install qemu-user {host_abi.package}`, or name unpacked ones by {variable}; "
         "x86_64 needs neither, where the library has it",
     )
 
@@ -434,14 +434,14 @@ class LinuxHost(HostDevice):
             folder = opened.enter_context(scratch_folder(FOLDER))
             processor = find_processor(library.abi, cpu).rooted(folder)
             if processor.emulated:  # its root may lack a library that this one needs
-                row, root = HOST_ABIS[library.abi], processor.command[-1]
+                host_abi, root = HOST_ABIS[library.abi], processor.command[-1]
                 folders = [Path(root, folder) for folder in ("lib", "lib64", "usr/lib")]
-                places = [Path(library.path).parent, *folders, *(path / row.root for path in folders)]
+                places = [Path(library.path).parent, *folders, *(path / host_abi.root for path in folders)]
                 missing = [file for file in library.needed if not any((folder / file).exists() for folder in places)]
                 if missing:
-                    package = row.package.replace("libc6", "libstdc++6")
+                    package = host_abi.package.replace("libc6", "libstdc++6")
                     raise UnavailableError(
-                        f"{', '.join(missing)} of {row.machine} is missing",
+                        f"{', '.join(missing)} of {host_abi.machine} is missing",
                         where=root,
                         why="a library for Linux needs the C++ library of its processor",
                         remedy=f"`apt-get install {package}`, or unpack it into the root that ORT_MOBILE_SYSROOT names",

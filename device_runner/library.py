@@ -427,8 +427,8 @@ def find_archive(text: str, abi: str = "") -> Path:
                 remedy=f"give the path of an AAR or of {LIBRARY}, or a release",
             )
         return Path(text)
-    if entry := read_entry(name):
-        return Path(entry.file)
+    if library := read_entry(name):
+        return Path(library.file)
     damaged: list[UnavailableError] = []
     if archive := next(chain(sound_files(name, damaged), wheel_libraries(name, abi)), None):
         return archive
@@ -528,27 +528,27 @@ def require_known(file: str, digest: str, where: str) -> bool:
 
 def read_entry(name: NamedLibrary) -> NamedLibrary | None:
     """What was fetched for a name, None when nothing was, its note cannot be read, its file is gone or was damaged."""
-    entry = _noted(name)
+    library = _noted(name)
     with contextlib.suppress(OSError):
-        return entry if entry and sha256(Path(entry.file)) == entry.sha256 else None
+        return library if library and sha256(Path(library.file)) == library.sha256 else None
     return None
 
 
 def _noted(name: NamedLibrary) -> NamedLibrary | None:
     """The note has the file's path in the folder of libraries, which may have moved since (earlier: a whole path)."""
     try:
-        entry = decode_json(read_regular(_entry_path(name)), NamedLibrary)
+        library = decode_json(read_regular(_entry_path(name)), NamedLibrary)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    path = library_folder() / entry.file
-    return msgspec.structs.replace(entry, file=str(path)) if path.is_file() else None
+    path = library_folder() / library.file
+    return msgspec.structs.replace(library, file=str(path)) if path.is_file() else None
 
 
 def entries() -> list[NamedLibrary]:
     """All that was fetched and is still there, by name; the files themselves are not read."""
     stems = sorted(path.stem for path in (library_folder() / "index").glob("*.json"))
     notes = (_noted(name) for stem in stems if (name := name_of(stem.replace("-", ":", 1))))
-    return [entry for entry in notes if entry]
+    return [library for library in notes if library]
 
 
 def _entry_path(name: NamedLibrary) -> Path:
@@ -561,9 +561,9 @@ def keep(content: bytes, *, file: str, name: NamedLibrary, source: str, licence:
     Raises UnavailableError when the disk says no.
     """
     digest = hashlib.sha256(content).hexdigest()
-    place = f"files/{digest}/{file}"
-    path = library_folder() / place
-    note = msgspec.structs.replace(name, file=place, sha256=digest, source=source, licence=licence)
+    relative = f"files/{digest}/{file}"
+    path = library_folder() / relative
+    note = msgspec.structs.replace(name, file=relative, sha256=digest, source=source, licence=licence)
     whole = path.is_file() and sha256(path) == digest
     for target, data in (*(() if whole else ((path, content),)), (_entry_path(name), msgspec.json.encode(note))):
         with own_folder_errors(target):

@@ -266,10 +266,10 @@ class LocalDevice(ProbeDevice):
         Neither has times or memory that say anything: they are left out.
         """
         result = super().run(spec)
-        row = provider_named(spec.options.provider)
-        if result.ep_devices and row.plugin and row.plugin.by_chip:
+        provider = provider_named(spec.options.provider)
+        if result.ep_devices and provider.plugin and provider.plugin.by_chip:
             return without_times(result, Mark.SIMULATED)
-        if row.gpu and vulkan.VARIABLE in self._environment:
+        if provider.gpu and vulkan.VARIABLE in self._environment:
             if result.failure and result.failure.code is FailureKind.CRASH:
                 result = replace(result, failure=replace(result.failure, **SOFTWARE_CRASH))
             return without_times(result, Mark.SOFTWARE_GPU)
@@ -282,14 +282,14 @@ class LocalDevice(ProbeDevice):
         self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int
     ) -> protocol.ProbeAnswer | Failure:
         """OSError also when the disk is so full that the probe could write no document."""
-        place = Path(folder)
-        (place / "request").write_bytes(request)
-        command = [*self._probe, str(place / "request")]
-        code = run_group(command, place, limit_seconds + GRACE_SECONDS, {**os.environ, **self._environment})
+        work = Path(folder)
+        (work / "request").write_bytes(request)
+        command = [*self._probe, str(work / "request")]
+        code = run_group(command, work, limit_seconds + GRACE_SECONDS, {**os.environ, **self._environment})
         if code is None:
             text = "the probe did not end by itself"
             return explain(Failure(code=FailureKind.TIMEOUT, what=text, signal="SIGKILL"))
-        answer, stderr = protocol.decode_answer((place / "stdout").read_bytes()), tail(place / "stderr")
+        answer, stderr = protocol.decode_answer((work / "stdout").read_bytes()), tail(work / "stderr")
         if isinstance(answer, Failure) and code < 0:
             name = signal.Signals(-code).name
             return explain(Failure(code=FailureKind.CRASH, what=f"the probe ended by {name}: {stderr}", signal=name))
@@ -299,33 +299,33 @@ class LocalDevice(ProbeDevice):
         elif stderr and answer.kind and (answer.kind == FailureKind.CRASH or vulkan.VARIABLE in self._environment):
             answer = replace(answer, message=f"{answer.message}; stderr: {stderr}")
         if isinstance(answer, Failure) and answer.code is FailureKind.GARBAGE:
-            (place / "room").write_bytes(bytes(4096))  # on a full disk the probe cannot write its answer
+            (work / "room").write_bytes(bytes(4096))  # on a full disk the probe cannot write its answer
         return answer
 
     def _prepare_tool(
         self, spec: RunSpec, library: Path, folder: str, program: Path, library_name: str
     ) -> perf_test.Execute:
         """Without a library in the spec, that beside the program goes before the device's."""
-        place = Path(folder)
-        (place / perf_test.model_name(spec)).symlink_to(Path(spec.model).absolute())
+        work = Path(folder)
+        (work / perf_test.model_name(spec)).symlink_to(Path(spec.model).absolute())
         if library_name:
             beside = program.parent / library_name
-            (place / library_name).symlink_to((beside if not spec.library and beside.is_file() else library).absolute())
+            (work / library_name).symlink_to((beside if not spec.library and beside.is_file() else library).absolute())
         for name, data in perf_test.input_files(spec):
-            (place / name).parent.mkdir(exist_ok=True)
-            (place / name).write_bytes(data)
+            (work / name).parent.mkdir(exist_ok=True)
+            (work / name).write_bytes(data)
 
         def execute(arguments: list[str]) -> perf_test.Ended:
-            csv = place / perf_test.RESULT_FILE
+            csv = work / perf_test.RESULT_FILE
             csv.unlink(missing_ok=True)
             variables = {**os.environ, **self._environment}
             paths = ":".join(filter(None, (folder, variables.get("LD_LIBRARY_PATH"))))
             variables |= {"LD_LIBRARY_PATH": paths, "DYLD_LIBRARY_PATH": paths}
-            code = run_group([str(program), *arguments], place, spec.timeout_seconds, variables, inside=True)
+            code = run_group([str(program), *arguments], work, spec.timeout_seconds, variables, inside=True)
             if code is None:
                 raise subprocess.TimeoutExpired(arguments, spec.timeout_seconds)
-            profiles = sorted(path.name for path in place.glob(f"{perf_test.PROFILE_PREFIX}_*.json"))
-            texts = (tail(place / name, perf_test.OUTPUT_TAIL_BYTES) for name in ("stdout", "stderr"))
+            profiles = sorted(path.name for path in work.glob(f"{perf_test.PROFILE_PREFIX}_*.json"))
+            texts = (tail(work / name, perf_test.OUTPUT_TAIL_BYTES) for name in ("stdout", "stderr"))
             table = csv.read_text("utf-8", "replace") if csv.is_file() else ""
             return subprocess.CompletedProcess(arguments, code, *texts), table, profiles[-1] if profiles else None
 

@@ -233,26 +233,26 @@ def illegal(options: RunOptions) -> Failure | None:
 def wrong_option(options: RunOptions) -> Failure | None:
     """The first option that a provider lacks, or does not take so; None where all are right, or its own not known."""
     # Session config entries that begin with the provider's prefix are options of it, too
-    row = provider_named(options.provider)
-    prefix = f"ep.{row.ort_name.lower()}."
+    provider = provider_named(options.provider)
+    prefix = f"ep.{provider.ort_name.lower()}."
     given = {
         **{key.removeprefix(prefix): value for key, value in options.session_config.items() if key.startswith(prefix)},
         **options.provider_options,
     }
-    for key, value in given.items() if row.values else ():
-        if key not in row.values:
-            close = difflib.get_close_matches(key.rpartition(".")[2], row.values, n=1)
+    for key, value in given.items() if provider.values else ():
+        if key not in provider.values:
+            close = difflib.get_close_matches(key.rpartition(".")[2], provider.values, n=1)
             return Failure(
                 code=FailureKind.BAD_OPTIONS,
-                what=f"{row.title} has no option {key}" + (f": did you mean {close[0]}?" if close else ""),
+                what=f"{provider.title} has no option {key}" + (f": did you mean {close[0]}?" if close else ""),
                 why="it ignores names that it does not know, or makes no session with them",
-                remedy=f"there are {', '.join(row.values)}",
+                remedy=f"there are {', '.join(provider.values)}",
             )
-        if not re.fullmatch(row.values[key], value):
-            shown = accepted_values(row.values[key])
+        if not re.fullmatch(provider.values[key], value):
+            shown = accepted_values(provider.values[key])
             return Failure(
                 code=FailureKind.BAD_OPTIONS,
-                what=f"{key} of {row.title} does not take {value!r}: it takes {shown}",
+                what=f"{key} of {provider.title} does not take {value!r}: it takes {shown}",
                 why="it makes no session with it, or takes its default without a word",
                 remedy="write one of its values as it stands there",
             )
@@ -261,13 +261,13 @@ def wrong_option(options: RunOptions) -> Failure | None:
 
 def impossible_here(options: RunOptions, facts: DeviceFacts) -> Failure | None:
     """Why these options cannot run on this device (`wrong_device`) or anywhere (`bad_options`); None when they can."""
-    row = provider_named(options.provider)
+    provider = provider_named(options.provider)
     words = {
         "platform": facts.platform,
         "api_level": facts.api_level,
         "cores": len(facts.core_max_mhz),
-        "row": row,
-        "instead": row.instead.format(platform=facts.platform),
+        "row": provider,
+        "instead": provider.instead.format(platform=facts.platform),
     }
     kind = FailureKind.WRONG_DEVICE
     return first_broken(DEVICE_RULES, options, facts, why=facts.name, code=kind, words=words) or illegal(options)

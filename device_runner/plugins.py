@@ -64,8 +64,8 @@ RULES: tuple[OptionRule, ...] = (
 
 def installed_plugin(provider: str) -> Plugin | Failure:
     """The plugin of a provider whose package is installed here; why there is none."""
-    row = provider_named(provider)
-    package = row.plugin
+    facts = provider_named(provider)
+    package = facts.plugin
     if package is None:
         text = f"no package is known to have a plugin for {provider}"
         return Failure(code=FailureKind.PROVIDER_MISSING, what=text, remedy="name its library")
@@ -73,7 +73,7 @@ def installed_plugin(provider: str) -> Plugin | Failure:
         machines = " and ".join(machine.replace("_", "-") for _, machine in package.systems)
         return Failure(
             code=FailureKind.PROVIDER_MISSING,
-            what=f"{row.title} runs on Linux on {machines} only, beside phones",
+            what=f"{facts.title} runs on Linux on {machines} only, beside phones",
             why=f"this computer is {platform.system()} {platform.machine()}",
             remedy="use such a computer (most CI runners are), or a phone",
         )
@@ -82,8 +82,8 @@ def installed_plugin(provider: str) -> Plugin | Failure:
     if library is None or not library.is_file():
         return Failure(
             code=FailureKind.PROVIDER_MISSING,
-            what=f"{row.title} needs the package {package.distribution}, which is not installed",
-            why=f"libonnxruntime has no {row.title} of its own; the package brings it as a plugin",
+            what=f"{facts.title} needs the package {package.distribution}, which is not installed",
+            why=f"libonnxruntime has no {facts.title} of its own; the package brings it as a plugin",
             remedy=pip_install(package.distribution),
         )
     files = (library.with_name(file) for file in package.files.values())

@@ -192,7 +192,7 @@ def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
         inferences=len(counted),
         operators=tuple(
             OperatorTime(operator=key[0], provider=key[1], nodes=len(groups[key]), nanoseconds=time, share=time / total)
-            for key, time in sorted(times.items(), key=lambda item: -item[1])  # the slowest first
+            for key, time in sorted(times.items(), key=lambda pair: -pair[1])  # the slowest first
         ),
         partitions={provider: len(names) for provider, names in sorted(partitions.items())},
         nodes=nodes if len(nodes) <= MOST_NODES else (),

@@ -497,15 +497,15 @@ def change_point(values: Sequence[float]) -> int:
     lag = sum(earlier * after for earlier, after in pairwise(centred)) / square if square else 0.0
     lag = min(max(lag, 0.0), 0.9)
     limit = LIMIT * (1 + lag) / (1 - lag)
-    place = 0
-    while (end := place + _highest(over[place:], allowance, limit)) > place:
-        shift = median(over[place:end])
-        place += _highest(over[place:end], max(allowance, shift / 2), 0.0) or end - place
-    return place
+    start = 0
+    while (end := start + _highest(over[start:], allowance, limit)) > start:
+        shift = median(over[start:end])
+        start += _highest(over[start:end], max(allowance, shift / 2), 0.0) or end - start
+    return start
 
 
 def _highest(over: Sequence[float], allowance: float, limit: float) -> int:
     """How many values the cumulative sum has where it is highest; 0 where it stays below its limit."""
     clipped = (min(max(value - allowance, -CLIPPED), CLIPPED) for value in over)
-    best = max(enumerate(accumulate(clipped), start=1), key=lambda item: item[1], default=(0, 0.0))
+    best = max(enumerate(accumulate(clipped), start=1), key=lambda pair: pair[1], default=(0, 0.0))
     return best[0] if best[1] > limit else 0

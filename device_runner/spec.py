@@ -177,9 +177,9 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     @property
     def captures_graph(self) -> bool:
         """Whether the session captures its graph on a GPU, for which inputs and outputs have to be bound there."""
-        row = provider_named(self.provider)
-        entry = f"ep.{row.ort_name.lower()}.{row.capture}"
-        return bool(row.capture) and "1" in (self.provider_options.get(row.capture), self.session_config.get(entry))
+        facts = provider_named(self.provider)
+        key = f"ep.{facts.ort_name.lower()}.{facts.capture}"
+        return bool(facts.capture) and "1" in (self.provider_options.get(facts.capture), self.session_config.get(key))
 
 
 class Plugin(StrictStruct, frozen=True, kw_only=True):

@@ -196,6 +196,72 @@ def test_a_module_is_about_one_thing() -> None:
     assert not MEDLEYS - set(several), f"take these out of MEDLEYS: {sorted(MEDLEYS - set(several))}"
 
 
+WORDS_FOR_ANYTHING = {
+    "row": "rows",
+    "place": "places",
+    "entry": "entries|metadata_props|external_data|scandir",
+    "item": r"items\b(?!\()",
+    "each": None,
+    "one": None,
+    "found": None,
+    "thing": None,
+}
+"""Loop variables that say nothing of what they are, with what they may run over: rows of a table are rows."""
+
+ROWS_BY_ANOTHER_NAME = {
+    "pipeline/accuracy/boxes.py": 1,
+    "pipeline/advice/fitness.py": 2,
+    "pipeline/campaign/store/refusals.py": 1,
+    "pipeline/campaign/store/store.py": 3,
+    "pipeline/campaign/store/writer.py": 6,
+    "pipeline/check/ranked_rows.py": 7,
+    "pipeline/compat/release_table.py": 4,
+    "pipeline/dataset/files.py": 1,
+    "pipeline/features/android/library.py": 1,
+    "pipeline/features/android/package.py": 1,
+    "pipeline/features/app/gradle.py": 1,
+    "pipeline/features/imports/estimators.py": 1,
+    "pipeline/features/pairs/comparison.py": 5,
+    "pipeline/features/pairs/report.py": 3,
+    "pipeline/features/prove/run.py": 3,
+    "pipeline/features/tune/space.py": 1,
+    "pipeline/release/app_code.py": 1,
+    "pipeline/release/manifest.py": 5,
+    "pipeline/release/sbom.py": 1,
+    "pipeline/release/signature.py": 1,
+    "pipeline/report/accuracies.py": 1,
+    "pipeline/report/ci_parts.py": 1,
+    "pipeline/report/decision.py": 2,
+    "pipeline/report/drawing.py": 6,
+    "pipeline/report/modes.py": 4,
+    "pipeline/report/proofs.py": 2,
+}
+"""Modules with loops over rows of a table, a database or an array that are not called rows; they only get fewer."""
+
+
+def test_a_loop_variable_says_what_it_is() -> None:
+    """`device in devices`, and not `row in devices`: one word for everything makes a reader look for what it is."""
+    loops: dict[str, list[str]] = {}
+    for path in shape.sources():
+        for node in shape.nodes(path):
+            if not isinstance(node, ast.For | ast.comprehension):
+                continue
+            over = ast.unparse(node.iter)
+            for name in (name.id for name in ast.walk(node.target) if isinstance(name, ast.Name)):
+                allowed = WORDS_FOR_ANYTHING.get(name, "")
+                if allowed is None or (allowed and not re.search(allowed, over, re.IGNORECASE)):
+                    loops.setdefault(path, []).append(f"{path}:{node.target.lineno}: `for {name} in {over[:60]}`")
+    new = [
+        f"{line}: name it after what it is"
+        for path, lines in loops.items()
+        if len(lines) > ROWS_BY_ANOTHER_NAME.get(path, 0)
+        for line in lines
+    ]
+    assert not new, "\n".join(new)
+    fewer = {path: len(loops.get(path, [])) for path in ROWS_BY_ANOTHER_NAME}
+    assert fewer == ROWS_BY_ANOTHER_NAME, "lower these in ROWS_BY_ANOTHER_NAME"
+
+
 @pytest.mark.parametrize(
     ("needed", "most"),
     [

@@ -167,15 +167,15 @@ def _runs(pieces: Pieces, others: Sequence[Pieces]) -> Iterator[PatchStep]:
         places = order[first[index] : behind[index]]
         following = min(int(places.searchsorted(expected + index - at)), len(places) - 1)
         likely = {int(places[0]), int(places[following])}
-        count, place = max(
-            (_run_length(digests[index:], hashes[place : limits[bisect.bisect_right(limits, place)]]), place)
-            for place in likely
+        count, start = max(
+            (_run_length(digests[index:], hashes[start : limits[bisect.bisect_right(limits, start)]]), start)
+            for start in likely
         )
-        number = bisect.bisect_right(limits, place) - 1
-        before = place - limits[number]
+        number = bisect.bisect_right(limits, start) - 1
+        before = start - limits[number]
         offset = int(others[number][0][before - 1]) if before else 0
         yield PatchStep(int(ends[index - 1]) if index else 0, int(ends[index + count - 1]), number, offset)
-        at, expected = index + count, place + count
+        at, expected = index + count, start + count
 
 
 def _run_length(first: "np.ndarray", second: "np.ndarray") -> int:

@@ -157,9 +157,9 @@ class DeviceStore:
                 raise BrokenTransfer(f"{path.name}: what arrives on the device is not what was sent")
         self._known.add(name)
         self._local[name] = path
-        place = f"{self._folder}/{name}"
-        self.used.append(place)
-        return place
+        stored = f"{self._folder}/{name}"
+        self.used.append(stored)
+        return stored
 
     def forget(self) -> None:
         """Believe nothing any more: the device was away, and may be another or wiped."""

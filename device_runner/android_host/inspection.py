@@ -179,8 +179,8 @@ class Question:
                 yield "scale", _bits(scale), str(zero_point & 0xFFFF_FFFF)
             yield "operand", str(types[operand.type][0]), ",".join(map(str, operand.shape))
             if operand.channel_dimension is not None:
-                place = operand.channel_dimension
-                yield "channels", str(place), ",".join([_bits(HALVES[0])] * operand.shape[place])
+                channel = operand.channel_dimension
+                yield "channels", str(channel), ",".join([_bits(HALVES[0])] * operand.shape[channel])
             if operand.value is not None:
                 yield "value", "", operand.value.hex()
         yield "operation", str(definitions("operations.def")[self.operation][0]), str(self.results)

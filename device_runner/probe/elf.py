@@ -187,14 +187,14 @@ def parse_elf(data: Buffer) -> Elf:
     if offset("symtab") >= 0 and DT["gnu_hash"] in values:
         # An empty hash table need not count undefined symbols: the highest that a relocation names counts too.
         count = max(_symbol_count(data, offset("gnu_hash")), highest + 1)
-        layout, place = ("IBBHQQ", 3) if wide else ("IIIBBH", 5)
+        layout, column = ("IBBHQQ", 3) if wide else ("IIIBBH", 5)
         left = MOST_NAMES
         for row in _rows(data, layout, offset("symtab"), count):
             name = _text(data, strings + row[0])
             left -= len(name) + 64
             if left < 0:
                 raise NotElf("its symbols are more than any library has")
-            symbols.append((name, row[place]))
+            symbols.append((name, row[column]))
     return replace(
         elf,
         tags=tuple(tags),
@@ -232,8 +232,8 @@ def _symbol_count(data: Buffer, table: int) -> int:
 def _versions(data: Buffer, start: int, strings: int, files: int) -> Iterator[tuple[str, str]]:
     """Elf_Verneed entries, each with its Elf_Vernaux: both are chains whose links are distances in bytes."""
     for _ in range(min(files, MOST_ROWS) if start >= 0 else 0):
-        _, count, file, place, step = _unpack(data, "HHIII", start)
-        at = start + place
+        _, count, file, auxiliary, step = _unpack(data, "HHIII", start)
+        at = start + auxiliary
         for _ in range(min(count, MOST_ROWS)):
             _, _, _, name, link = _unpack(data, "IHHII", at)
             yield _text(data, strings + file), _text(data, strings + name)
@@ -321,18 +321,18 @@ def _image(content: Buffer, start: int, size: int) -> MachOImage:
         raise ValueError("it is no Mach-O file of 64 bits")
     _, machine, _, kind, count, length = struct.unpack_from("<6I", content, start)
     commands = content[start + 32 : start + 32 + min(length, size - 32, COMMANDS_BYTES)]
-    system, lowest, place = ("", ""), 0, 0
+    system, lowest, offset = ("", ""), 0, 0
     for _ in range(min(count, len(commands) // 8)):
-        if place + 16 > len(commands):
+        if offset + 16 > len(commands):
             break
-        command, step, first, second = struct.unpack_from("<4I", commands, place)
+        command, step, first, second = struct.unpack_from("<4I", commands, offset)
         if command == BUILD_VERSION:
             system, lowest = SYSTEMS.get(first, ("", "")), second
         elif command in OLD_VERSIONS:
             system, lowest = SYSTEMS[OLD_VERSIONS[command]], first
         if step < 8:
             raise ValueError("its load commands are damaged")
-        place += step
+        offset += step
     version = (lowest >> 16, lowest >> 8 & 0xFF, lowest & 0xFF)
     architecture = ARCHITECTURES.get(machine, f"machine {machine}")
     return MachOImage(architecture=architecture, static=kind == OBJECT, system=system, lowest=version)

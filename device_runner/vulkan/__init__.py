@@ -42,7 +42,7 @@ def find_driver(driver_name: str = "") -> Path:
     Without a name the variable's counts. Raises UnavailableError with the packages to install.
     """
     driver_name = driver_name or os.environ.get(VARIABLE, "")
-    rows = [row for name, row in DRIVERS.items() if driver_name in ("", name)]
+    rows = [driver for name, driver in DRIVERS.items() if driver_name in ("", name)]
     places = [Path("/", folder, file) for file, folders in rows for folder in folders]
     if not rows:
         root = Path(driver_name)
@@ -89,7 +89,7 @@ def vulkan_environment(driver: Path, libraries: str = "") -> dict[str, str]:
             inputs=(folder / "vulkan.c",),
         )
     )
-    _, folders = next(row for row in DRIVERS.values() if row[0] == driver.name)
+    _, folders = next(known for known in DRIVERS.values() if known[0] == driver.name)
     own_folder = () if driver.parent in (Path("/", folder) for folder in folders) else (str(driver.parent),)
     paths = filter(None, (libraries, str(ours), *own_folder))
     return {VARIABLE: str(driver), "LD_LIBRARY_PATH": ":".join(paths), **ADAPTER}

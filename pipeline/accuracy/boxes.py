@@ -97,13 +97,13 @@ def overlap_of(boxes: Floats, others: Floats) -> Floats:
 def _matched(overlaps: Floats) -> npt.NDArray[np.bool_]:
     """For each detection (rows, best first) and each threshold: whether it gets a label that no better one has."""
     hits = np.zeros((len(overlaps), len(OVERLAPS)), bool)
-    for place, threshold in enumerate(OVERLAPS):
+    for column, threshold in enumerate(OVERLAPS):
         free = np.ones(overlaps.shape[1], bool)
         for row, values in enumerate(overlaps):
             candidates = np.where(free & (values >= min(threshold, 1 - 1e-10)), values, -1.0)
             if candidates.size and candidates.max() >= 0:
                 best = len(candidates) - 1 - int(candidates[::-1].argmax())  # of equal ones COCOeval takes the last
-                free[best], hits[row, place] = False, True
+                free[best], hits[row, column] = False, True
     return hits
 
 
@@ -134,8 +134,8 @@ def average_precision(classes: Sequence[ClassMatches], weights: npt.NDArray[np.i
         precision = np.maximum.accumulate((right / np.cumsum(drawn)[:, None])[::-1], axis=0)[::-1]
         recall = right / labels
         total = 0.0
-        for place in range(len(OVERLAPS)):
-            at = np.searchsorted(recall[:, place], RECALLS, side="left")
-            total += float(precision[at[at < len(precision)], place].sum()) / len(RECALLS)
+        for column in range(len(OVERLAPS)):
+            at = np.searchsorted(recall[:, column], RECALLS, side="left")
+            total += float(precision[at[at < len(precision)], column].sum()) / len(RECALLS)
         precisions.append(total / len(OVERLAPS))
     return float(np.mean(precisions)) if precisions else 0.0

@@ -76,9 +76,10 @@ def measure_accuracy(
         distinct = {key: request for key, request in zip(keys, requests, strict=True) if request.calibration}
         searches = {
             workers.Task(
-                label=row.model, call=partial(shared_samples, msgspec.structs.replace(row, work_folder=str(work)))
+                label=request.model,
+                call=partial(shared_samples, msgspec.structs.replace(request, work_folder=str(work))),
             ): k
-            for k, row in distinct.items()
+            for k, request in distinct.items()
         }
         shared = {
             searches[outcome.task]: outcome.value or ()
@@ -90,7 +91,7 @@ def measure_accuracy(
             whole = msgspec.structs.replace(request, work_folder=str(work), prepacked=room.prepacked)
             needed = room.memory_bytes + request.data.file_bytes
             tasks.append(workers.Task(label=request.model, call=partial(evaluate_model, whole), memory_bytes=needed))
-        places = {task: place for place, task in enumerate(tasks)}
+        places = {task: index for index, task in enumerate(tasks)}
         limit = workers.time_limit(
             _size(path) for request in requests for path in (request.model, request.reference.path)
         )
@@ -98,13 +99,13 @@ def measure_accuracy(
             limit = TIMEOUT_SECONDS  # the simulator has limits of its own
         part = stage.part("this computer", len(tasks))  # after its first step it says how long the others take
         for outcome in workers.run_tasks(tasks, memory_bytes=workers.memory_budget(), timeout_seconds=limit):
-            place = places[outcome.task]
+            index = places[outcome.task]
             if result := outcome.value:
-                findings = (*result.findings, *shared.get(keys[place], ()))
+                findings = (*result.findings, *shared.get(keys[index], ()))
                 outcome = dataclasses.replace(outcome, value=msgspec.structs.replace(result, findings=findings))
-            outcomes[place] = outcome
+            outcomes[index] = outcome
             part.done()
-    return [outcomes[place] for place in range(len(tasks))]
+    return [outcomes[index] for index in range(len(tasks))]
 
 
 def shared_samples(request: AccuracyRequest) -> tuple[Finding, ...]:

@@ -42,11 +42,11 @@ OF_POWERS = frozenset({configs.MetricName.R2, configs.MetricName.COSINE})
 
 def check_outputs(config: configs.AccuracyConfig, names: Sequence[str], where: str = "") -> None:
     """Raise ConfigError for an output that the config names and that is none of these."""
-    for name, place in ((config.output, "accuracy.output"), *((name, "accuracy.outputs") for name in config.outputs)):
+    for name, key in ((config.output, "accuracy.output"), *((name, "accuracy.outputs") for name in config.outputs)):
         if name is not None and name not in names:
             raise ConfigError(
                 f"the model has no output {name!r}",
-                where=f"{where}: {place}" if where else place,
+                where=f"{where}: {key}" if where else key,
                 why=f"outputs: {', '.join(names) or 'none'}",
                 remedy="name one of them",
             )
@@ -104,9 +104,9 @@ class _Judge:
         metric, count = self.metric, len(self.ours)
         mine, every = metric.pack(self.ours), np.ones(count, np.int64)
         original = metric.pack(self.references) if self.references else None
-        found: dict[str, Any] = {"value": intervals.finite(metric.value(mine, every)), "max_drop": self.max_drop}
-        if found["value"] is None or not metric.share:
-            return found | ({} if self.max_drop is None else {"verdict": DropVerdict.CANNOT_TELL})
+        values: dict[str, Any] = {"value": intervals.finite(metric.value(mine, every)), "max_drop": self.max_drop}
+        if values["value"] is None or not metric.share:
+            return values | ({} if self.max_drop is None else {"verdict": DropVerdict.CANNOT_TELL})
 
         def reference(weights: Any) -> float:
             return float(metric.perfect or 0) if original is None else metric.value(original, weights)
@@ -135,17 +135,17 @@ class _Judge:
         if interval and metric.name == configs.MetricName.EQUAL:
             interval = interval[0], min(interval[1], reference(every))
         worse = drop(every)
-        found |= {"reference_value": reference(every), "drop": worse}
-        found |= {"drop_low": interval[0], "drop_high": interval[1]} if interval else {}
-        found |= {"p_value": intervals.mcnemar(lost, gained)} if metric.paired and self.references else {}
+        values |= {"reference_value": reference(every), "drop": worse}
+        values |= {"drop_low": interval[0], "drop_high": interval[1]} if interval else {}
+        values |= {"p_value": intervals.mcnemar(lost, gained)} if metric.paired and self.references else {}
         if self.max_drop is None:
-            return found
+            return values
         verdict, needed = intervals.verdict_of(interval, self.max_drop), None
         if verdict is DropVerdict.CANNOT_TELL and metric.paired and sound:
             needed = intervals.paired_samples_needed(lost, gained, count, self.max_drop)
         elif verdict is DropVerdict.CANNOT_TELL:
             needed = intervals.samples_needed(worse, interval, count * self.each, self.max_drop, span)
-        return found | {"verdict": verdict, "samples_needed": needed}
+        return values | {"verdict": verdict, "samples_needed": needed}
 
     def parts(self) -> "Iterator[_Judge]":
         """What judges the channels of each scale that is lost beside another, and shows anything."""

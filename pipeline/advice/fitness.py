@@ -232,8 +232,8 @@ def fit(
         workers.still_at_work()
         cpu = _cpu_error(views)
         workers.still_at_work()
-        found = () if cpu else core_errors.errors(views.lacking(settings[0], runner_providers.CPU))
-        lacking = "; ".join(dict.fromkeys(f"{error.what}: {error.remedy}" for error in found))
+        lacking_errors = () if cpu else core_errors.errors(views.lacking(settings[0], runner_providers.CPU))
+        lacking = "; ".join(dict.fromkeys(f"{error.what}: {error.remedy}" for error in lacking_errors))
         before = _answers(views, settings)
         dynamic = before[0].dynamic
         guessed = partition_subject.unnamed(views.loaded.proto, given) if views.loaded else ()
@@ -284,7 +284,11 @@ def fit(
                 *_notes(now, cpu, dynamic if sizes is None else (), fixed_cpu),
                 *(() if _asks(views) else (UNASKED_NOTE.format(views.nodes, partition_subject.MOST_NODES),)),
                 *([_four_bits(views.loaded)] if views.loaded and guards.four_bit_constants(views.loaded.proto) else ()),
-                *(note for note in dict.fromkeys(quantized_advice(form, row) for row in now) if note and not unsuited),
+                *(
+                    note
+                    for note in dict.fromkeys(quantized_advice(form, answer) for answer in now)
+                    if note and not unsuited
+                ),
                 *([loss.text] if loss else ()),
             ),
         )
@@ -457,6 +461,6 @@ def check_models(
     return FitDocument(
         ort_release=str(Release(*asked)),
         rules_release=str(ort_releases.rules_of(asked)),
-        levels={row.provider: row.system for row in settings if row.system and not row.chip},
+        levels={setting.provider: setting.system for setting in settings if setting.system and not setting.chip},
         models=tuple(fits[source] for source in sources),
     )

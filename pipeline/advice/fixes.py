@@ -38,7 +38,7 @@ COREML = frozenset({provider_rules.COREML_NN, provider_rules.COREML_MLPROGRAM})
 def recipes_for(provider: str) -> tuple[passes_precisions.Recipe, ...]:
     """The precisions to try for a provider whose claims depend on a chip, the smallest first; none for others."""
     by_chip = provider_rules.PROVIDER_RULES[provider].by_chip
-    return tuple(row for row in passes_precisions.RECIPES.values() if by_chip and row.provider == provider)
+    return tuple(recipe for recipe in passes_precisions.RECIPES.values() if by_chip and recipe.provider == provider)
 
 
 def in_precision(

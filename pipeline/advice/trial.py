@@ -91,15 +91,21 @@ class State:
         """Operators that a chip's simulator computes otherwise; of a quantized model also unclaimed ones."""
         wrong = set[str]()
         if self.answer.simulated and self.standing.trouble:  # a crash names none: it may be any
-            wrong = {self.answer.simulated.op_type or row.op_type for row in self.answer.decisions}
-        unclaimed = {row.op_type for row in self.answer.decisions if not row.claimed and row.code != "border"}
+            wrong = {self.answer.simulated.op_type or decision.op_type for decision in self.answer.decisions}
+        unclaimed = {
+            decision.op_type for decision in self.answer.decisions if not decision.claimed and decision.code != "border"
+        }
         return frozenset(wrong | unclaimed if self.precision else wrong)
 
     @cached_property
     def known(self) -> passes_edit.GraphFacts:
         """What fixes ask of it; ModelError when ONNX Runtime refuses the model."""
         loaded = self.floats or self.loaded
-        claimed = {row.outputs[0] for row in self.answer.decisions if row.claimed and row.op_type not in self.faulty}
+        claimed = {
+            decision.outputs[0]
+            for decision in self.answer.decisions
+            if decision.claimed and decision.op_type not in self.faulty
+        }
         if self.floats:
             nodes = self.floats.proto.graph.node
             claimed = {name for node in nodes if node.op_type not in self.faulty for name in node.output}

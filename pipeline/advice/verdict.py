@@ -174,9 +174,9 @@ def standing_of(answer: claim_answer.ModelAnswer) -> ProviderSupport:
 def gain_of(before: ProviderSupport, after: ProviderSupport, provider: str) -> str:
     """What changed, in words; partitions count where borders cost anything."""
     coverage = f"coverage {before.percent} → {after.percent} %"
-    row = provider_rules.PROVIDER_RULES[provider]
-    counts = f"{'copies' if row.copies else 'partitions'} {before.borders} → {after.borders}"
-    parts = [] if row.on_cpu else [counts]
+    rules = provider_rules.PROVIDER_RULES[provider]
+    counts = f"{'copies' if rules.copies else 'partitions'} {before.borders} → {after.borders}"
+    parts = [] if rules.on_cpu else [counts]
     parts.append(coverage)
     if before.percent == after.percent and before.left != after.left:
         parts.append(f"nodes on the CPU {before.left} → {after.left}")
@@ -353,9 +353,9 @@ class _Change(NamedTuple):
             run = f"a run is {'refused' if after.load_error else 'possible'}"
             session = f"{'no' if after.load_error else 'a'} session can be made"
             text += f", and {run if after.at_run or before.at_run else session}"
-        row = provider_rules.PROVIDER_RULES[self.answer.ep]
-        borders = f", {before.borders} → {after.borders} {'copies' if row.copies else 'partitions'}"
-        return text if row.on_cpu else text + borders
+        rules = provider_rules.PROVIDER_RULES[self.answer.ep]
+        borders = f", {before.borders} → {after.borders} {'copies' if rules.copies else 'partitions'}"
+        return text if rules.on_cpu else text + borders
 
 
 FROM_FLOAT = (
@@ -575,11 +575,11 @@ that the guidance accepts of any model there may be fewer."""
 
 def _scattered(provider: str, answer: claim_answer.ModelAnswer | None) -> bool:
     """Whether a provider takes a form in so many pieces that nobody should be offered it."""
-    row = provider_rules.PROVIDER_RULES.get(provider)
-    if answer is None or row is None or row.on_cpu:
+    rules = provider_rules.PROVIDER_RULES.get(provider)
+    if answer is None or rules is None or rules.on_cpu:
         return False
     return answer.borders > max(
-        claim_answer.MOST_COPIES if row.copies else FEW_PARTITIONS, _claimed(answer) / NODES_A_PIECE
+        claim_answer.MOST_COPIES if rules.copies else FEW_PARTITIONS, _claimed(answer) / NODES_A_PIECE
     )
 
 
@@ -655,6 +655,6 @@ def _standing(provider: str, answer: claim_answer.ModelAnswer | None) -> str:
         return ""
     claims = compute_claims(answer)
     share = f"{sum(claims)} of {len(claims)} compute nodes"
-    row = provider_rules.PROVIDER_RULES[provider]
-    borders = row.borders(answer.borders if answer else 0)
-    return f"{share} {'with' if row.copies else 'in'} {borders}" if borders else share
+    rules = provider_rules.PROVIDER_RULES[provider]
+    borders = rules.borders(answer.borders if answer else 0)
+    return f"{share} {'with' if rules.copies else 'in'} {borders}" if borders else share

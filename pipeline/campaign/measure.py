@@ -277,7 +277,7 @@ def measure(
     stop = threading.Event()
     name = next(iter(devices)) if len(devices) == 1 else None
     finished, failed = store.finished(plan.campaign, name), store.failed(plan.campaign, name)
-    workers = [_Worker(plan, row, store, finished, failed, work, progress, stop) for row in devices.values()]
+    workers = [_Worker(plan, device, store, finished, failed, work, progress, stop) for device in devices.values()]
     pool = ThreadPoolExecutor(max_workers=max(1, len(workers)), thread_name_prefix="device")
     futures = [pool.submit(worker.run) for worker in workers]
     patient = True
@@ -310,7 +310,9 @@ ENDED_SECONDS = 5.0
 def runs_left(plan: CampaignPlan, store: Store) -> Counter[str]:
     """How many runs of each device are not stored yet."""
     finished, failed = store.finished(plan.campaign), store.failed(plan.campaign)
-    scheduled = [turn for each in plan.schedules.values() if isinstance(each, OpenTurns) for turn in each.turns]
+    scheduled = [
+        turn for schedule in plan.schedules.values() if isinstance(schedule, OpenTurns) for turn in schedule.turns
+    ]
     return Counter(
         planned.device
         for planned, number in scheduled or plan.turns(plan.planned_runs)

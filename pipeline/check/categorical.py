@@ -80,16 +80,16 @@ class Origin:
 def origins(graph: "GraphProto") -> dict[str, Origin]:
     """What the elements of a graph's outputs are, as far as the graph shows."""
     makers = {name: node for node in graph.node for name in node.output if name}
-    found = {value.name: _origin(value.name, makers, MOST_HOPS) for value in graph.output}
-    return {name: origin for name, origin in found.items() if origin}
+    by_output = {value.name: _origin(value.name, makers, MOST_HOPS) for value in graph.output}
+    return {name: origin for name, origin in by_output.items() if origin}
 
 
 def _origin(name: str, makers: Mapping[str, "NodeProto"], hops: int) -> Origin | None:
     node = makers.get(name)
     if node is None or not hops or not node.input or onnx_edit.plain_domain(node.domain) not in DOMAINS:
         return None
-    kind, place = node.op_type, list(node.output).index(name)
-    if kind in CHOOSING or (kind, place) in CHOOSING_AT:
+    kind, slot = node.op_type, list(node.output).index(name)
+    if kind in CHOOSING or (kind, slot) in CHOOSING_AT:
         return Origin(categorical=True, ranked=node if kind in RANKING else None)
     if kind in MEASURED or "QLinear" in kind:
         return Origin(categorical=False)
@@ -144,8 +144,10 @@ def categorical_of(
 
     `values` computes inner values of the model by name; what it lacks has no ties.
     """
-    found = origins(graph)
-    chosen = {name: found.get(name) for name, array in outputs.items() if _is_categorical(array, found.get(name))}
+    origin_of = origins(graph)
+    chosen = {
+        name: origin_of.get(name) for name, array in outputs.items() if _is_categorical(array, origin_of.get(name))
+    }
     ranked = {name: origin.ranked for name, origin in chosen.items() if origin and origin.ranked is not None}
     scores = values(list(dict.fromkeys(node.input[0] for node in ranked.values()))) if ranked else {}
     share = min(MAX_RELATIVE_ERROR[precision], STEPS)

@@ -357,7 +357,9 @@ def with_first_step(
             limit = np.inf if check.limit is None else check.limit  # None: NaN or infinity differ
             limit = 0.0 if check.unequal else limit
             steps = zip(expected, given, strict=False)
-            differ = (n for n, row in enumerate(steps, 1) if not np.allclose(*row, rtol=0, atol=limit, equal_nan=True))
+            differ = (
+                n for n, step in enumerate(steps, 1) if not np.allclose(*step, rtol=0, atol=limit, equal_nan=True)
+            )
             if first := next(differ, 0):
                 where = f"step {first} of {len(expected)} is the first that differs; "
                 check = msgspec.structs.replace(check, reason=where + check.reason)
@@ -461,7 +463,7 @@ def _compared_categories(
     expected, given = reference.ravel(), actual.ravel()
     differ = unequal_places(expected, given)
     others = {tie.position: tie.others for tie in known.ties}
-    tied = [place for place in differ.tolist() if given[place] in others.get(place, ())]
+    tied = [index for index in differ.tolist() if given[index] in others.get(index, ())]
     share, elements = tolerance.max_relative_error, expected.size
     _, counts = np.unique(expected, return_counts=True)
     allowed = int(share * (elements - counts.max()))

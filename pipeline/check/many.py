@@ -240,7 +240,9 @@ def check_all(
     done: dict[tuple[str, str], list[tuple[OutputCheck, ...] | PipelineError]] = {
         (artifact.model, artifact.variant.name): [] for artifact, _ in tasks.values()
     }
-    for (artifact, session), outcome in _outcomes("check", tasks, (row.size_bytes for row, _ in compared), progress):
+    for (artifact, session), outcome in _outcomes(
+        "check", tasks, (artifact.size_bytes for artifact, _ in compared), progress
+    ):
         error = _of_session(outcome.error, session) if outcome.error and session.text else outcome.error
         done[artifact.model, artifact.variant.name].append(error or outcome.value or ())
     return {key: _worst(results) for key, results in done.items()}
@@ -299,7 +301,7 @@ def gpu_losses(
     losses: dict[tuple[str, str], Finding] = {}
     if not tasks:
         return losses
-    for key, outcome in _outcomes("half precision", tasks, (row.size_bytes for row, _ in compared), progress):
+    for key, outcome in _outcomes("half precision", tasks, (artifact.size_bytes for artifact, _ in compared), progress):
         loss = core_errors.finding_of(outcome.error, "", Severity.WARNING) if outcome.error else outcome.value
         if loss is not None:
             losses[key] = loss

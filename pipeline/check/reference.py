@@ -120,7 +120,8 @@ def make_stream(
     whole = msgspec.structs.replace(stream, sequences=tuple(sequences))
     outputs, tracked = run_steps(session, feeds, whole)
     files = (
-        data_files.write_tensor(folder / f"streamed_{number}.bin", *row) for number, row in enumerate(outputs.items())
+        data_files.write_tensor(folder / f"streamed_{number}.bin", *output)
+        for number, output in enumerate(outputs.items())
     )
     return StreamReference(stream=msgspec.structs.replace(whole, tracked=tracked), outputs=tuple(files))
 
@@ -165,7 +166,7 @@ def run_steps(
 def _smallest(outputs: Mapping[str, Array], steps: int) -> Iterator[str]:
     """The outputs of numbers whose values in all steps fit into `TRACKED_BYTES`."""
     total = 0
-    for name, array in sorted(outputs.items(), key=lambda row: getattr(row[1], "nbytes", 0)):
+    for name, array in sorted(outputs.items(), key=lambda pair: getattr(pair[1], "nbytes", 0)):
         if getattr(array, "dtype", None) is not None and array.dtype.kind in "fiub":
             total += array.nbytes * steps
             if total <= TRACKED_BYTES:

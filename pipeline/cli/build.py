@@ -99,27 +99,27 @@ def plan(output: Path | None, order: BuildOrder, outputs: Outputs) -> None:
     requests = order.requests()
     plans = [_plan(request, order.source, output) for request in requests]
     findings = [finding for request in requests for finding in build_plan.lint(request)]
-    for each in plans if output else ():
-        for file in each.files:
+    for planned in plans if output else ():
+        for file in planned.files:
             storage.write_text(Path(file.path), file.content)
-        plan_json = msgspec.json.format(msgspec.json.encode(each)) + b"\n"
-        storage.write_bytes(Path(str(output)) / each.target / "plan.json", plan_json)
+        plan_json = msgspec.json.format(msgspec.json.encode(planned)) + b"\n"
+        storage.write_bytes(Path(str(output)) / planned.target / "plan.json", plan_json)
     outputs.write_json({"plans": plans, "findings": findings})
-    for each in plans if outputs.text else ():
-        click.echo(click.style(f"{each.target}: ONNX Runtime {each.version}, {each.kind.value}", bold=True))
-        for file in each.files:
+    for planned in plans if outputs.text else ():
+        click.echo(click.style(f"{planned.target}: ONNX Runtime {planned.version}, {planned.kind.value}", bold=True))
+        for file in planned.files:
             lines = file.content.count("\n")
             written = "" if Path(file.path).exists() else ", written by --output and by `ort-mobile build run`"
             click.echo(f"  file  {file.path} ({lines} lines{written})")
             if file.path.endswith(".json"):
                 click.echo("\n".join(f"        {line}" for line in file.content.splitlines()))
-        for step in each.steps:
+        for step in planned.steps:
             absent = "  (not there yet: give the source tree of ONNX Runtime by --source)"
             click.echo(f"  in    {step.folder}{'' if Path(step.folder).is_dir() else absent}")
             click.echo("  run   " + " \\\n          ".join(shlex.quote(argument) for argument in step.arguments))
-        for product in each.products:
+        for product in planned.products:
             click.echo(f"  makes {product.pattern}")
-        for note in each.notes:
+        for note in planned.notes:
             click.echo(f"  note  {note.text} ({note.source})")
     show_findings(findings)
     _refuse(core_errors.errors(findings), order.source, plans)
@@ -167,13 +167,13 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, order: BuildOrde
     from pipeline.ort_build import run as build_run
 
     requests, source = order.requests(), order.source
-    place = cache or build_run.default_cache()
+    cache = cache or build_run.default_cache()
     for request in requests:
         # Everything that can be known before the first compiler runs
         findings = build_plan.lint(request)
         show_findings(findings)
         _refuse(core_errors.errors(findings), source, [_plan(request, source, None)])
-        checks = build_doctor.examine(request, source, place)
+        checks = build_doctor.examine(request, source, cache)
         if any(not check.good for check in checks):
             _show_checks(checks)
         build_doctor.require(checks)
@@ -181,8 +181,8 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, order: BuildOrde
     for request in requests:
         if not source or dry_run:
             continue
-        before = build_run.newest_build(request.target.name, request.release, request.campaign, place)
-        folder, record, fresh = _run(request, source, place)
+        before = build_run.newest_build(request.target.name, request.release, request.campaign, cache)
+        folder, record, fresh = _run(request, source, cache)
         builds.append({"folder": str(folder), "record": record, "fresh": fresh})
         for file in record.files if output else ():
             storage.copy_file(folder / file.file, Path(str(output)) / request.target.name / file.file)
@@ -215,11 +215,11 @@ def size(before: Path | None, after: Path | None, cache: Path | None, outputs: O
 
     from pipeline.ort_build import run as build_run
 
-    place = cache or build_run.default_cache()
+    cache = cache or build_run.default_cache()
     if before and after:
         from pipeline.ort_build import run as build_run
 
-        (old_sizes, old), (new_sizes, new) = build_run.measured_at(before, place), build_run.measured_at(after, place)
+        (old_sizes, old), (new_sizes, new) = build_run.measured_at(before, cache), build_run.measured_at(after, cache)
         adds = build_run.added_names(old, new) if old and new else ()
         removes = build_run.added_names(new, old) if old and new else ()
         lines, changes = [], []
@@ -234,7 +234,7 @@ def size(before: Path | None, after: Path | None, cache: Path | None, outputs: O
         return
     if before:
         raise click.UsageError("give both BEFORE and AFTER, or neither")
-    builds = build_run.builds_in(place)
+    builds = build_run.builds_in(cache)
     # What operators add among builds that differ in their operators only
     ranked = list(build_run.ranking(record for _, record in builds))
     lines = [] if builds else ["no builds yet: `ort-mobile build run` makes one"]
@@ -294,7 +294,9 @@ def _refuse(errors: "tuple[Finding, ...]", source: Path | None, plans: "list[bui
             remedy="; ".join(dict.fromkeys(finding.remedy for finding in errors)),
         )
     options = build_plan.tree_options(source) if source else {}
-    refused = [complaint for each in plans for complaint in (build_plan.unaccepted(each, options) if options else ())]
+    refused = [
+        complaint for planned in plans for complaint in (build_plan.unaccepted(planned, options) if options else ())
+    ]
     if refused:
         raise CheckFailed(
             "the scripts of this source tree refuse the plan",

@@ -109,8 +109,8 @@ def rebuild(folder: Path, database: str | None, campaign: str | None, outputs: O
     digest = bundle_manifest.content_digest(content)
     lines = (
         *(
-            f"{row.target}: {row.model} {row.variant.name} on {row.runs[0].provider} ({row.basis})"
-            for row in content.ships
+            f"{shipped.target}: {shipped.model} {shipped.variant.name} on {shipped.runs[0].provider} ({shipped.basis})"
+            for shipped in content.ships
         ),
         *map(chip_contexts.context_line, content.contexts),
         f"bundle   {folder / 'bundle'} (digest {digest[:16]})",

@@ -303,7 +303,7 @@ def _watched(report: "convert_many.ConversionJob") -> Iterator[Watched]:
     """Each artifact with what speaks against it, and for each provider that it is made for."""
     from pipeline.core import errors as core_errors
 
-    for artifact in (artifact for row in report.converted for artifact in row.artifacts):
+    for artifact in (artifact for conversion in report.converted for artifact in conversion.artifacts):
         against = report.findings.get((artifact.model, artifact.variant.name), ())
         yield Watched(
             artifact.file, findings=[*against, *(core_errors.warning(note, artifact.file) for note in artifact.notes)]
@@ -443,8 +443,8 @@ def transform(
     if outputs.text:
         terminal.show(_parts(report, output))
     if verification and not verification.failed:
-        for row in _not_compared(verification):
-            click.echo(f"warning: the output {row.output!r} was not compared: {row.reason}", err=True)
+        for left_out in _not_compared(verification):
+            click.echo(f"warning: the output {left_out.output!r} was not compared: {left_out.reason}", err=True)
     if verification and verification.failed:
         why = "; ".join(f"output {c.output!r}: {c.reason}" for c in verification.checks if c.failed)
         raise CheckFailed(

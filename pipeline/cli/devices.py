@@ -115,9 +115,9 @@ def list_libraries(outputs: Outputs) -> None:
 
     libraries = fetch.known_libraries()
     lines = (
-        f"{row.name:<16} {row.abi:<9} {'available' if row.at_hand else 'download '}  {row.place}"
-        + (f"  [{row.licence}]" if row.licence else "")
-        for row in libraries
+        f"{library.name:<16} {library.abi:<9} {'available' if library.at_hand else 'download '}  {library.place}"
+        + (f"  [{library.licence}]" if library.licence else "")
+        for library in libraries
     )
     outputs.show_lines({"libraries": libraries}, lines)
 
@@ -141,11 +141,11 @@ def get(name: str, abi: str | None, accept_licence: bool, outputs: Outputs) -> N
         if not quiet():
             click.echo(runner_files.visible(line), err=True)
 
-    entry = fetch.get_library(name, accept_licence=accept_licence, abi=abi or "", say=say)
-    file = ort_library.resolve(entry.file, abi).facts.path if abi else entry.file
-    document = {"file": file, "release": entry.release, "sha256": entry.sha256, "source": entry.source}
+    library = fetch.get_library(name, accept_licence=accept_licence, abi=abi or "", say=say)
+    file = ort_library.resolve(library.file, abi).facts.path if abi else library.file
+    document = {"file": file, "release": library.release, "sha256": library.sha256, "source": library.source}
     outputs.show_lines(document, [file])
-    say(f"release {entry.release}, sha256 {entry.sha256}, from {entry.source}, licence {entry.licence}")
+    say(f"release {library.release}, sha256 {library.sha256}, from {library.source}, licence {library.licence}")
 
 
 @library.command("show")
@@ -170,9 +170,12 @@ def show(name: str, outputs: Outputs) -> None:
         lines.append(f"  {'':<12} providers {', '.join(facts.providers)}")
         lines.append(f"  {'':<12} sha256 {facts.sha256}")
         for code in contents.arm_code if facts.abi == core_abis.ARM64 else ():
-            rows = [f"{row.extension} {row.functions} ({row.instructions:,})" for row in code.extensions]
+            rows = [
+                f"{extension.extension} {extension.functions} ({extension.instructions:,})"
+                for extension in code.extensions
+            ]
             lines.append(f"  {'':<12} functions (instructions) of extensions: {', '.join(rows) or 'none'}")
-            queries = [f"{row.source} {' '.join(row.bits)}".strip() for row in code.queries]
+            queries = [f"{query.source} {' '.join(query.bits)}".strip() for query in code.queries]
             lines.append(f"  {'':<12} asks of the processor: {'; '.join(queries) or 'nothing'}")
     if contents.unknown_imports:
         lines.append(f"  android-host cannot run it: it imports {', '.join(contents.unknown_imports)}")
@@ -200,21 +203,25 @@ def diff(old: str, new: str, abi: str, outputs: Outputs) -> None:
     from pipeline.report import wording
 
     asked_abi = core_abis.read_abi(abi, "--abi")
-    both = [next((row for row in ort_library.resolve_all(text) if row.abi == asked_abi), None) for text in (old, new)]
-    pair = [row or ort_library.resolve(text, asked_abi) for row, text in zip(both, (old, new), strict=True)]
+    both = [
+        next((library for library in ort_library.resolve_all(text) if library.abi == asked_abi), None)
+        for text in (old, new)
+    ]
+    pair = [library or ort_library.resolve(text, asked_abi) for library, text in zip(both, (old, new), strict=True)]
     runs = None
     try:
         runs = ort_library.resolve(old, core_abis.X86_64), ort_library.resolve(new, core_abis.X86_64)
-        _ = [row.facts for row in runs]
+        _ = [library.facts for library in runs]
     except UnavailableError:
         runs = None
     difference = library_difference.compare_libraries(pair[0], pair[1], runs)
     names = [
-        f"{row.system} {row.release or 'of unknown release'}, {row.abi}" for row in (difference.old, difference.new)
+        f"{library.system} {library.release or 'of unknown release'}, {library.abi}"
+        for library in (difference.old, difference.new)
     ]
     parts: list[wording.Part] = [wording.Line((f"{names[0]} -> {names[1]}", "bold"))]
     if difference.changes:
-        by_part = counting.grouped((row.part, row) for row in difference.changes)
+        by_part = counting.grouped((change.part, change) for change in difference.changes)
         values = [rows[0] for rows in by_part.values() if not rows[0].name]
         tables = {"": values, **{part: rows for part, rows in by_part.items() if rows[0].name}}
         for part, rows in tables.items():

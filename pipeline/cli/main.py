@@ -87,12 +87,14 @@ MORE: dict[str, dict[str, tuple[str, str]]] = {
 module `command`.
 """
 
-COMMANDS = {name: entry for section in (*FIRST_PAGE.values(), *MORE.values()) for name, entry in section.items()}
+COMMANDS = {
+    name: entry_point for section in (*FIRST_PAGE.values(), *MORE.values()) for name, entry_point in section.items()
+}
 
 
-def load(place: str) -> click.Command:
+def load(entry_point: str) -> click.Command:
     """Import the command that a row of COMMANDS names."""
-    module, _, attribute = place.partition(":")
+    module, _, attribute = entry_point.partition(":")
     within = ".command" if module.startswith("features.") else ""
     command: click.Command = getattr(importlib.import_module(f"pipeline.{module}{within}"), attribute)
     return command

@@ -24,7 +24,9 @@ MOST_ARTIFACTS = 3
 """So many artifacts are listed with each operator that is missing."""
 
 LAYOUTS_KNOWN = sorted(
-    row.name for row in runner_providers.PROVIDERS.values() if row.nhwc is not None and not row.fallback
+    provider.name
+    for provider in runner_providers.PROVIDERS.values()
+    if provider.nhwc is not None and not provider.fallback
 )
 """Providers of which it is known whether they have layouts changed at load."""
 
@@ -163,8 +165,8 @@ def check(
         _show(f"    remedy: {finding.remedy}", err=err)
         if finding.line:
             click.echo(f"    {finding.line}", err=err)
-    kernels = {(item.domain, item.op, item.since_version) for items in missing.values() for item in items}
-    if count := len(kernels | {item.line for item in findings if item.line}):
+    kernels = {(kernel.domain, kernel.op, kernel.since_version) for items in missing.values() for kernel in items}
+    if count := len(kernels | {finding.line for finding in findings if finding.line}):
         raise CheckFailed(
             f"the config lacks {counting.counted(count, 'operator')}",
             where=str(config),
@@ -327,7 +329,7 @@ def _print_missing(missing: "dict[str, tuple[required_ops_proof.Missing, ...]]",
             show(f"    and {counting.counted(len(nodes) - MOST_ARTIFACTS, 'more artifact')}; --json has them all")
     if kernels:
         show("add:")
-    for line in required_ops_proof.lines_to_add(item for items in missing.values() for item in items):
+    for line in required_ops_proof.lines_to_add(kernel for items in missing.values() for kernel in items):
         show(f"    {line}")
 
 

@@ -497,11 +497,11 @@ def provider_names(choices: Iterable[str]) -> Callback:
 def provider_words() -> list[str]:
     """The names of all providers with rules; behind the formats of one, its own name for all of them."""
     texts: list[str] = []
-    for row in provider_rules.PROVIDER_RULES.values():
-        texts.append(row.name)
-        formats = [other.name for other in provider_rules.PROVIDER_RULES.values() if other.provider == row.provider]
-        if len(formats) > 1 and row.name == formats[-1]:
-            texts.append(f"{row.provider} for {'both' if len(formats) == 2 else 'all'} formats")
+    for rules in provider_rules.PROVIDER_RULES.values():
+        texts.append(rules.name)
+        formats = [other.name for other in provider_rules.PROVIDER_RULES.values() if other.provider == rules.provider]
+        if len(formats) > 1 and rules.name == formats[-1]:
+            texts.append(f"{rules.provider} for {'both' if len(formats) == 2 else 'all'} formats")
     return texts
 
 

@@ -242,7 +242,7 @@ def _condition(text: str, measures: Sequence[str], rules: Sequence[str], *, oper
         return text, "", lambda subject: _worst(subject.findings, Severity(text))
     measured, named = MEASURED.fullmatch(text), NAMED.fullmatch(text)
     provider = (measured or named or [None, None])[1] or ""
-    providers = {*provider_rules.PROVIDER_RULES, *(row.provider for row in provider_rules.PROVIDER_RULES.values())}
+    providers = {*provider_rules.PROVIDER_RULES, *(rules.provider for rules in provider_rules.PROVIDER_RULES.values())}
     if provider and provider not in providers:
         close = [near + text[len(provider) :] for near in difflib.get_close_matches(provider, providers, n=1)]
         raise _Wrong(text, f"no provider {provider!r}", close)
@@ -253,7 +253,7 @@ def _condition(text: str, measures: Sequence[str], rules: Sequence[str], *, oper
         if rule not in rules:
             close = [f"finding:{near}" for near in difflib.get_close_matches(rule, rules, n=1, cutoff=0.4)]
             raise _Wrong(text, f"no rule {rule!r} among {', '.join(rules)}", close)
-        return text, "", lambda subject: _worst([row for row in subject.findings if row.code == rule], None)
+        return text, "", lambda subject: _worst([finding for finding in subject.findings if finding.code == rule], None)
     if named and named[2] == "refused" and operators:
         name = named[3]
         if not OPERATOR.fullmatch(name) and name not in _operators():
@@ -283,7 +283,7 @@ def _measure(text: str, match: re.Match[str], measures: Sequence[str]) -> Condit
 
 
 def _worst(findings: Sequence[Finding], least: Severity | None) -> str:
-    rows = [row for row in findings if least is not Severity.ERROR or row.severity is Severity.ERROR]
+    rows = [finding for finding in findings if least is not Severity.ERROR or finding.severity is Severity.ERROR]
     more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
     return f"{rows[0].what} ({rows[0].where}){more}" if rows else ""
 
@@ -304,8 +304,8 @@ def end(conditions: Iterable[Condition], watched: Iterable[Watched], code: int) 
     things = list(watched)
     for text, provider, broken in conditions:
         for subject in things:
-            row = provider_rules.PROVIDER_RULES.get(subject.provider)
-            concerned = provider in ("", subject.provider, row.provider if row else "")
+            rules = provider_rules.PROVIDER_RULES.get(subject.provider)
+            concerned = provider in ("", subject.provider, rules.provider if rules else "")
             if concerned and (words := broken(subject)):
                 where = f"{subject.place} with {subject.provider}" if subject.provider else subject.place
                 line = runner_files.visible(f"--fail-on {text}: {where}: {words}")
@@ -318,9 +318,9 @@ def show_findings(findings: Iterable[Finding]) -> None:
     """Print findings to stderr; names of models and libraries in them cannot steer the terminal."""
     for finding in findings:
         color = "red" if finding.severity is Severity.ERROR else "yellow"
-        place = f"{finding.where}: " if finding.where else ""
+        where = f"{finding.where}: " if finding.where else ""
         click.echo(
-            f"{click.style(finding.severity.value, fg=color)}: {runner_files.visible(place + finding.what)}", err=True
+            f"{click.style(finding.severity.value, fg=color)}: {runner_files.visible(where + finding.what)}", err=True
         )
         for label, text in (("why", finding.why), ("remedy", finding.remedy)):
             if text:

@@ -269,7 +269,7 @@ def partition(
     from pipeline.report import partition as report_partition
     from pipeline.report import show as terminal
 
-    by_chip = tuple(name for name, row in provider_rules.PROVIDER_RULES.items() if row.by_chip)
+    by_chip = tuple(name for name, provider in provider_rules.PROVIDER_RULES.items() if provider.by_chip)
     if chips and providers and not set(by_chip) & set(providers):
         raise click.UsageError(f"--chip is for {either(by_chip)}: add it to --ep")
     providers = providers or (*provider_rules.on_any_chip(), *(by_chip if chips else ()))
@@ -280,7 +280,9 @@ def partition(
         facts, release = _open(reference, providers[0], ort_release, abi, advice)
         rules = replace(rules, abi=facts.abi)
     asked = rules.settings(providers, release, chips)
-    names = tuple(f"{row.provider} --chip {row.chip}" if row.chip else row.provider for row in asked)
+    names = tuple(
+        f"{settings.provider} --chip {settings.chip}" if settings.chip else settings.provider for settings in asked
+    )
     _check_single(names, {"svg": svg, "fix": advice.fix})
     by_provider = _answers(paths, asked, claim_answer.Optimize(optimize), jobs, advice)
     documents = [claim_answer.PartitionDocument(models=models) for models in by_provider]
@@ -298,7 +300,9 @@ def partition(
         )
         documents = [compared]
     pairs = zip(asked, by_provider, strict=True)
-    several = {"providers": [{"ep": row.provider, "chip": row.chip, "models": models} for row, models in pairs]}
+    several = {
+        "providers": [{"ep": settings.provider, "chip": settings.chip, "models": models} for settings, models in pairs]
+    }
     shown = [answer for document in documents for answer in document.models]
     outputs.write_json(documents[0] if len(documents) == 1 else several)
     terminal.show(report_partition.failed_models(shown), err=True)

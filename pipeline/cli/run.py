@@ -207,18 +207,18 @@ def options_of(
         raise problem.at("--provider")
     options: list[RunOptions] = []
     for name in provider:
-        row = runner_providers.provider_named(name)
+        facts = runner_providers.provider_named(name)
         flags = "all" if "all" in nnapi_flags else nnapi_flags
         table = {
             "provider": name,
-            "flags": flags if row.has_flags else (),
-            "options": provider_option if row.has_options else {},
+            "flags": flags if facts.has_flags else (),
+            "options": provider_option if facts.has_options else {},
             "session_config": session_config,
             **keys.values,
         }
         options += run_options.run_options(msgspec.convert(table, configs.RunConfig))
     asked = [OptimizationLevel(level) for level in levels] or [OptimizationLevel.ALL]
-    return tuple(msgspec.structs.replace(row, optimization_level=level) for row in options for level in asked)
+    return tuple(msgspec.structs.replace(run, optimization_level=level) for run in options for level in asked)
 
 
 measure_options = config_options(configs.MeasureConfig, "mode", "sustained_seconds", "warmup", "rule", into="measure")
@@ -451,7 +451,7 @@ def show_denied(entries: "Iterable[runner_options.Denied]") -> None:
 
 def nothing_ships(assembled: "assemble.Assembled") -> str:
     """Why nothing is in a bundle, for each model once."""
-    reasons = dict.fromkeys(f"{row.model}: {row.what}" for row in assembled.report.withheld)
+    reasons = dict.fromkeys(f"{withheld.model}: {withheld.what}" for withheld in assembled.report.withheld)
     return runner_files.visible(
         "no artifact may ship" + (f" ({'; '.join(reasons)})" if reasons else ": the config has no target")
     )

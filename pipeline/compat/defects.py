@@ -252,7 +252,9 @@ class Defect(NamedTuple):
 def marks_of(model: ort_format.OrtModel, read: ReadWeight | None = None) -> dict[str, str]:
     """The defects that an artifact may meet, by name, with the words that say where; `read` reads int8 weights."""
     onnx = model.format_version == onnx_view.ONNX_FORMAT
-    return {row.name: mark for row in DEFECTS if row.onnx in (onnx, None) and (mark := row.find(model, read))}
+    return {
+        defect.name: mark for defect in DEFECTS if defect.onnx in (onnx, None) and (mark := defect.find(model, read))
+    }
 
 
 def library_defects(release: str, processor: Runtime, extensions: Collection[str]) -> Iterator[Defect]:
@@ -450,7 +452,9 @@ def _deciding(
     wrong: Callable[["OneScore"], bool], *, known: bool
 ) -> Callable[[ort_format.OrtModel, ReadWeight | None], str]:
     return _classifiers(
-        lambda classes, model: (row.node for row in classes.one_scores(model) if row.known is known and wrong(row))
+        lambda classes, model: (
+            scores.node for scores in classes.one_scores(model) if scores.known is known and wrong(scores)
+        )
     )
 
 
@@ -511,7 +515,7 @@ DEFECTS: tuple[Defect, ...] = (
         for name, wrong, shows, measured, releases, why, remedy in (
             (
                 "decided-at-zero",
-                lambda row: row.decided_at_zero,
+                lambda scores: scores.decided_at_zero,
                 lambda c: c.release in DECIDES_AT_ZERO,
                 frozenset(DECIDES_AT_ZERO),
                 "ONNX Runtime 1.26 and 1.27 compute wrong labels or scores of",
@@ -520,7 +524,7 @@ DEFECTS: tuple[Defect, ...] = (
             ),
             (
                 "left-plain",
-                lambda row: row.left_plain,
+                lambda scores: scores.left_plain,
                 lambda c: c.release < Release(1, 26),
                 frozenset(LOGISTIC_LEFT_OUT[:-1]),
                 "ONNX Runtime before 1.26 leaves out LOGISTIC of",
@@ -574,7 +578,9 @@ DEFECTS: tuple[Defect, ...] = (
     ),
     Defect(
         "unreplayable",
-        lambda model, _: ", ".join(unreplayable((row.action, bool(row.produced_ops)) for row in _records(model))),
+        lambda model, _: ", ".join(
+            unreplayable((record.action, bool(record.produced_ops)) for record in _records(model))
+        ),
         lambda c: c.replays,
         None,
         "ONNX Runtime cannot replay the fusions that it recorded ({mark})",
@@ -583,7 +589,7 @@ DEFECTS: tuple[Defect, ...] = (
     ),
     Defect(
         "young",
-        lambda model, _: ", ".join(sorted({row.action for row in _records(model)} & YOUNG_ACTIONS.keys())),
+        lambda model, _: ", ".join(sorted({record.action for record in _records(model)} & YOUNG_ACTIONS.keys())),
         lambda c: c.replays and c.release < max(YOUNG_ACTIONS.values()),
         None,
         "ONNX Runtime before 1.24 does not know the recorded fusion {mark}",
@@ -593,7 +599,9 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(
         "uncounted",
         lambda model, _: ", ".join(
-            sorted({op_id.rpartition(":")[0] for row in _records(model) for op_id in row.produced_ops} & UNCOUNTED)
+            sorted(
+                {op_id.rpartition(":")[0] for record in _records(model) for op_id in record.produced_ops} & UNCOUNTED
+            )
         ),
         lambda c: c.replays and c.kind is config_tables.BuildKind.EXTENDED,
         frozenset({Release(1, 21)}),

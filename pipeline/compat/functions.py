@@ -25,9 +25,9 @@ def expanded(node: ort_format.OrtNode, kind: Callable[[str], str], opset: int) -
     if not all(codes.values()):
         return None
     proto = helper.make_node(node.op_type, node.inputs, node.outputs, node.name, domain=node.domain)
-    for name, entry in node.attributes.items():
-        if isinstance(entry.value, int | float | str | tuple) and entry.value != ():
-            proto.attribute.append(helper.make_attribute(name, entry.value, attr_type=entry.type))
+    for name, attribute in node.attributes.items():
+        if isinstance(attribute.value, int | float | str | tuple) and attribute.value != ():
+            proto.attribute.append(helper.make_attribute(name, attribute.value, attr_type=attribute.type))
     inputs = [helper.make_tensor_value_info(name, codes[name], None) for name in dict.fromkeys(node.inputs) if name]
     outputs = [helper.make_tensor_value_info(name, codes[name], None) for name in node.outputs if name]
     graph = helper.make_graph([proto], "function", inputs, outputs)

@@ -72,7 +72,7 @@ class _View:
             for name in dict.fromkeys((*node.inputs, *node.implicit_inputs)):
                 self.readers[name].append(node)
             if node.op_type == "Constant" and node.outputs:
-                value = next((entry.value for entry in node.attributes.values()), None)
+                value = next((attribute.value for attribute in node.attributes.values()), None)
                 self.constants[node.outputs[0]] = value if isinstance(value, ort_format.Tensor) else None
             elif node.inputs and all(name in self.constants for name in node.inputs if name):
                 self.constants |= dict.fromkeys(node.outputs)
@@ -98,7 +98,7 @@ class _View:
             equal = (tensor.data_type, tensor.dims, tensor.content) if tensor and tensor.content else name
             same[name] = numbers[equal]
         for node in self.graph.nodes:
-            values = tuple(sorted((name, str(entry.value)) for name, entry in node.attributes.items()))
+            values = tuple(sorted((name, str(attribute.value)) for name, attribute in node.attributes.items()))
             if node.op_type == "Identity":
                 same[node.outputs[0]] = same[node.inputs[0]]
                 continue

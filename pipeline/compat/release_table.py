@@ -247,7 +247,7 @@ class ReleaseTable:
         self, operator: Operator, schema: Schema, node: ort_format.OrtNode, types: "Types", *, onnx: int
     ) -> int:
         """Releases with a kernel whatever the values are whose types are not known."""
-        rows = [row[2] for row in operator.kernels]
+        rows = [kernel[2] for kernel in operator.kernels]
         names = {name for row in rows for name in row if _unknown(node, schema.places.get(name, ()), types)}
         if not names:
             return self._kernels(operator, schema, node, types, onnx=onnx)
@@ -373,7 +373,7 @@ class ReleaseTable:
                 remedy="convert it with --ort-release, which leaves defaults out" if same else f"do without {name}",
             )
         names, tried = self.values.get(f"{node.domain}:{node.op_type}", ("", {}))
-        values = {name: entry.value for name, entry in node.attributes.items()}
+        values = {name: attribute.value for name, attribute in node.attributes.items()}
         asked = " ".join(str(values.get(name, "")) for name in names.split())
         having = tried.get(asked, self.everywhere) | before
         if having not in (self.everywhere, before):
@@ -486,7 +486,7 @@ TypedNodes = Sequence[TypedNode]
 def _values(node: ort_format.OrtNode, places: tuple[int, ...]) -> list[str]:
     """The values at the places that are there."""
     at = [(node.inputs, place) if place >= 0 else (node.outputs, -1 - place) for place in places]
-    return [names[place] for names, place in at if place < len(names) and names[place]]
+    return [names[index] for names, index in at if index < len(names) and names[index]]
 
 
 def _unknown(node: ort_format.OrtNode, places: tuple[int, ...], types: Types) -> bool:
@@ -535,7 +535,7 @@ def _distinct(nodes: TypedNodes) -> Iterator[TypedNode]:
     asked: set[Hashable] = set()
     for node, types in nodes:
         kinds = tuple([types(name) or name for name in (*node.inputs, "", *node.outputs)])
-        values = tuple([(name, _comparable(entry.value)) for name, entry in node.attributes.items()])
+        values = tuple([(name, _comparable(attribute.value)) for name, attribute in node.attributes.items()])
         alike = (node.domain, node.op_type, node.since_version, kinds, values)
         if alike not in asked:
             asked.add(alike)

@@ -496,9 +496,9 @@ def _provider(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding
     if runtime.providers is not None and use.provider not in runtime.providers | runtime.plugins | {
         runner_providers.CPU
     }:
-        row = provider_rules.BUILD_PROVIDERS.get(use.provider)
+        built = provider_rules.BUILD_PROVIDERS.get(use.provider)
         remedy = runner_providers.provider_named(use.provider).remedy  # of what no build can have
-        elsewhere = (row.elsewhere if runtime.system in row.converting_only else "") if row else remedy
+        elsewhere = (built.elsewhere if runtime.system in built.converting_only else "") if built else remedy
         if not elsewhere and (package := runner_providers.provider_named(use.provider).plugin):
             elsewhere = (
                 f"give its plugin: --plugin {use.provider}={package.library},…, or `plugins` in [measure]; "

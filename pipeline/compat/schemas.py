@@ -41,8 +41,14 @@ def same_but_types(name: str, older: int, newer: int, kinds: Collection[str]) ->
 def _form(schema: "onnx.defs.OpSchema") -> tuple[object, ...]:
     words = schema.name not in REWORDED
     attributes = sorted(
-        (entry.name, str(entry.type), str(entry.default_value), entry.required, words and entry.description)
-        for entry in schema.attributes.values()
+        (
+            attribute.name,
+            str(attribute.type),
+            str(attribute.default_value),
+            attribute.required,
+            words and attribute.description,
+        )
+        for attribute in schema.attributes.values()
     )
     values = [(value.name, str(value.option), value.type_str) for value in (*schema.inputs, *schema.outputs)]
     return schema.doc, attributes, values, len(schema.inputs), schema.min_input, schema.min_output
@@ -61,5 +67,5 @@ def _codes(proto: "onnx.ModelProto") -> Iterator[int]:
         for value in (*graph.input, *graph.output, *graph.value_info):
             yield value.type.tensor_type.elem_type
     for node in (*onnx_edit.all_nodes(proto.graph), *(node for function in proto.functions for node in function.node)):
-        for entry in node.attribute:
-            yield entry.i if entry.name in TYPES_BY_NUMBER else entry.t.data_type
+        for attribute in node.attribute:
+            yield attribute.i if attribute.name in TYPES_BY_NUMBER else attribute.t.data_type

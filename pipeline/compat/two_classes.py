@@ -100,7 +100,7 @@ def partly_unwritten(model: ort_format.OrtModel) -> Iterator[ort_format.OrtNode]
         second = {(tree, leaf) for tree, leaf, class_id in votes if class_id == 1}
         nodes = zip(*(_list(node, f"nodes_{name}") for name in ("treeids", "nodeids", "modes")), strict=False)
         leaves = [(tree, leaf) for tree, leaf, mode in nodes if mode == "LEAF"]
-        if {tree for tree, _ in leaves} == {place[0] for place in leaves if place not in second}:
+        if {tree for tree, _ in leaves} == {leaf[0] for leaf in leaves if leaf not in second}:
             yield node
 
 
@@ -185,7 +185,11 @@ def _bounds(node: ort_format.OrtNode, weights: tuple[float, ...]) -> tuple[float
 
 def _list(node: ort_format.OrtNode, name: str) -> tuple[int | float | str, ...]:
     value = node.attributes[name].value if name in node.attributes else ()
-    return tuple(item for item in value if isinstance(item, int | float | str)) if isinstance(value, tuple) else ()
+    return (
+        tuple(element for element in value if isinstance(element, int | float | str))
+        if isinstance(value, tuple)
+        else ()
+    )
 
 
 def _numbers(node: ort_format.OrtNode, name: str) -> tuple[float, ...] | None:

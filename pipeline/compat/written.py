@@ -51,15 +51,15 @@ def written_for(proto: "onnx.ModelProto", release: tuple[int, int], inner: Colle
 
 def with_opsets_for(proto: "onnx.ModelProto", release: tuple[int, int]) -> "onnx.ModelProto":
     """The model with opsets that a release takes, where no operator of it computes otherwise; itself where none are."""
-    plain = {onnx_edit.plain_domain(entry.domain): entry.version for entry in proto.opset_import}
+    plain = {onnx_edit.plain_domain(opset.domain): opset.version for opset in proto.opset_import}
     operators = {(onnx_edit.plain_domain(node.domain), node.op_type) for node in onnx_edit.all_nodes(proto.graph)}
     kinds = partial(kinds_of, proto)
     lower = {} if proto.functions else release_table().lower_opsets(plain, operators, release, kinds)
     if not lower:
         return proto
     changed = onnx_edit.copied(proto)
-    for entry in changed.opset_import:
-        entry.version = lower.get(onnx_edit.plain_domain(entry.domain), entry.version)
+    for opset in changed.opset_import:
+        opset.version = lower.get(onnx_edit.plain_domain(opset.domain), opset.version)
     return changed
 
 
@@ -101,14 +101,17 @@ def _write_nodes(
     kinds: Callable[[], Collection[str]],
 ) -> None:
     table = release_table()
-    opsets = {onnx_edit.plain_domain(entry.domain): entry.version for entry in imports}
+    opsets = {onnx_edit.plain_domain(opset.domain): opset.version for opset in imports}
     known: set[tuple[object, ...]] = set()  # nodes of which a release knows all attributes, and of all that are alike
     for node in (node for node in nodes if node.attribute):
         small = node.ByteSize() < SMALL_BYTES
-        alike = (node.domain, node.op_type, *(entry.SerializeToString() for entry in node.attribute if small))
+        alike = (node.domain, node.op_type, *(attribute.SerializeToString() for attribute in node.attribute if small))
         if small and alike in known:
             continue
-        domain, values = onnx_edit.plain_domain(node.domain), {entry.name: _value(entry) for entry in node.attribute}
+        domain, values = (
+            onnx_edit.plain_domain(node.domain),
+            {attribute.name: _value(attribute) for attribute in node.attribute},
+        )
         unknown = table.unknown_attributes(domain, node.op_type, opsets.get(domain, 1), values, release)
         _leave_out(node, unknown)
         if small and not unknown:
@@ -116,13 +119,13 @@ def _write_nodes(
     lower = table.lower_opsets(
         opsets, {(onnx_edit.plain_domain(node.domain), node.op_type) for node in nodes}, release, kinds
     )
-    for entry in imports:
-        entry.version = lower.get(onnx_edit.plain_domain(entry.domain), entry.version)
+    for opset in imports:
+        opset.version = lower.get(onnx_edit.plain_domain(opset.domain), opset.version)
 
 
 def _leave_out(node: "onnx.NodeProto", names: Collection[str]) -> None:
     if names:
-        onnx_edit.keep_only(node.attribute, lambda entry: entry.name not in names)
+        onnx_edit.keep_only(node.attribute, lambda attribute: attribute.name not in names)
 
 
 def needed_ir(proto: "onnx.ModelProto", inner: Collection[int] = ()) -> int:
@@ -143,14 +146,14 @@ def needed_ir(proto: "onnx.ModelProto", inner: Collection[int] = ()) -> int:
     return max((ir for ir, types in TYPES_SINCE.items() if codes & set(types)), default=LOWEST_IR)
 
 
-def _value(entry: "onnx.AttributeProto") -> object:
+def _value(attribute: "onnx.AttributeProto") -> object:
     """The value of an attribute that is a number, a text or a list of them; None for graphs and tensors."""
     import onnx
 
     kind = onnx.AttributeProto
-    if entry.type not in (kind.INT, kind.FLOAT, kind.STRING, kind.INTS, kind.FLOATS, kind.STRINGS):
+    if attribute.type not in (kind.INT, kind.FLOAT, kind.STRING, kind.INTS, kind.FLOATS, kind.STRINGS):
         return None
-    value = onnx.helper.get_attribute_value(entry)
-    if entry.type in (kind.STRING, kind.STRINGS):
+    value = onnx.helper.get_attribute_value(attribute)
+    if attribute.type in (kind.STRING, kind.STRINGS):
         return value.decode() if isinstance(value, bytes) else [text.decode() for text in value]
     return value if isinstance(value, int | float) else list(value)

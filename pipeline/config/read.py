@@ -115,10 +115,10 @@ def comparing_runs(accelerators: tuple[Accelerator, ...]) -> tuple[RunConfig, ..
     """
     runs = []
     for accelerator in accelerators:
-        row = provider_rules.PROVIDER_RULES[accelerator]
-        provider, options = row.provider, dict[str, OneOrMore[str]](row.options)
-        if row.run.gpu:
-            options["preferredLayout"] = tuple(row.run.values["preferredLayout"].split("|"))
+        rules = provider_rules.PROVIDER_RULES[accelerator]
+        provider, options = rules.provider, dict[str, OneOrMore[str]](rules.options)
+        if rules.run.gpu:
+            options["preferredLayout"] = tuple(rules.run.values["preferredLayout"].split("|"))
             files = ("basic-fixed", "none-onnx", "extended-onnx")
             runs.append(RunConfig(provider=provider, options=options, variants=files))
             continue
@@ -290,8 +290,8 @@ ORT_WORDS = {
 
 def _explain(path: Path, text: str, message: str) -> ConfigError:
     """Turn a message of msgspec into ours: key, line, and what was most likely meant."""
-    reason, _, place = message.partition(" - at `")
-    parts: KeyPath = tuple(key or int(number) for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", place))
+    reason, _, key_path = message.partition(" - at `")
+    parts: KeyPath = tuple(key or int(number) for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", key_path))
     table, values = _hint_at([part for part in parts if isinstance(part, str)])
     if unknown := re.search(r"unknown field `(.*)`", reason):
         key, keys = unknown.group(1), list(table.__struct_fields__)
@@ -305,7 +305,7 @@ def _explain(path: Path, text: str, message: str) -> ConfigError:
         )
     allowed = ", ".join(str(value) for value in values)
     return ConfigError(
-        f"the value of `{place.rstrip('`').removeprefix('$.') or 'the document'}` is not allowed",
+        f"the value of `{key_path.rstrip('`').removeprefix('$.') or 'the document'}` is not allowed",
         where=_place(path, text, parts),
         why=reason,
         remedy=f"it takes one of: {allowed}" if allowed else "see docs/reference/config.md for what it takes",
@@ -392,7 +392,7 @@ def problems(config: Config) -> Iterator[KeyProblem]:
             what, why = f"no Snapdragon chip is called {name!r}", f"known: {', '.join(runner_providers.CHIPS)}"
             close = difflib.get_close_matches(name.upper(), runner_providers.CHIPS, n=1)
             yield _problem(("variants", "contexts"), what, why, _meant(close[0]) if close else "write one of these")
-    if config.variants.share_weights and not (config.variants.contexts and any(row.lists for row in config.models)):
+    if config.variants.share_weights and not (config.variants.contexts and any(model.lists for model in config.models)):
         what, why = "there are no weights to share", "sizes of one model share them, in contexts"
         remedy = "give a model several sizes, as in dimensions = { width = [224, 320] }, and `contexts` chips"
         yield _problem(("variants", "share_weights"), what, why, remedy)
@@ -409,36 +409,38 @@ def problems(config: Config) -> Iterator[KeyProblem]:
 def _of_outputs(accuracy: AccuracyConfig) -> Iterator[KeyProblem]:
     """Metrics of single outputs that compare with nothing, or have no drop; and outputs that are not judged."""
     for name, budget in accuracy.outputs.items():
-        place = ("accuracy", "outputs", name)
+        key_path = ("accuracy", "outputs", name)
         if budget.metric is not None and budget.metric not in COMPARING:
             what, why = f"{budget.metric!r} is no metric of a single output", f"possible: {', '.join(COMPARING)}"
-            yield _problem((*place, "metric"), what, why, _suggest(budget.metric, COMPARING))
+            yield _problem((*key_path, "metric"), what, why, _suggest(budget.metric, COMPARING))
         elif budget.metric in WITHOUT_DROP and budget.max_drop is not None:
             what, why = f"{budget.metric} has no drop", "the original model's own is not a number"
-            yield _problem((*place, "max_drop"), what, why, "leave it out, or take r2, agreement, equal or cosine")
+            yield _problem((*key_path, "max_drop"), what, why, "leave it out, or take r2, agreement, equal or cosine")
         if accuracy.output not in (None, name):
             what, why = f"the output {name!r} is not judged", f"`output` says that {accuracy.output!r} alone is"
-            yield _problem(place, what, why, "remove `output`, or this table")
+            yield _problem(key_path, what, why, "remove `output`, or this table")
 
 
-def _of_target(place: KeyPath, target: Target) -> Iterator[KeyProblem]:
+def _of_target(key_path: KeyPath, target: Target) -> Iterator[KeyProblem]:
     abis = core_abis.PLATFORM_ABIS[target.platform]
     for abi in target.abis:
         if abi not in abis:
             what = f"{abi!r} is not an ABI of {target.platform}"
-            yield _problem((*place, "abis"), what, f"its ABIs are: {', '.join(abis)}", _suggest(abi, abis))
+            yield _problem((*key_path, "abis"), what, f"its ABIs are: {', '.join(abis)}", _suggest(abi, abis))
     if target.qnn_runtime and target.platform is not Platform.ANDROID:
         what = f"`qnn_runtime` has no meaning on {target.platform}"
-        yield _problem((*place, "qnn_runtime"), what, "only phones with Android have a Snapdragon", "remove it")
+        yield _problem((*key_path, "qnn_runtime"), what, "only phones with Android have a Snapdragon", "remove it")
     for key, (platforms, other) in OWN_KEYS.items():
         if getattr(target, key) is not None and target.platform not in platforms:
             has_other = target.platform in OWN_KEYS[other][0]
             remedy = f"remove it; {target.platform} has {other}" if has_other else "remove it"
             names = " and ".join(platforms)
-            yield _problem((*place, key), f"`{key}` has no meaning on {target.platform}", f"it is for {names}", remedy)
+            yield _problem(
+                (*key_path, key), f"`{key}` has no meaning on {target.platform}", f"it is for {names}", remedy
+            )
 
 
-def _of_data(place: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
+def _of_data(key_path: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
     """Guesses of nothing, states of one input, labels without samples, and data preprocessed in two ways: the app can
     repeat only one.
     """
@@ -447,13 +449,13 @@ def _of_data(place: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
             sizes, values = (", ".join(names) or "nothing" for names in (list(model.dimensions), list(model.inputs)))
             why = f"`dimensions` has {sizes}, `inputs` {values}"
             remedy = "name what is in `dimensions` or `inputs`, or remove it from `guessed`"
-            yield _problem((*place, "guessed"), f"{name!r} is no guess", why, remedy)
+            yield _problem((*key_path, "guessed"), f"{name!r} is no guess", why, remedy)
     if len(set(model.state.values())) < len(model.state):
         what, why = "`state` has an input twice", "two outputs cannot become one input"
-        yield _problem((*place, "state"), what, why, 'write each input once: state = { hn = "h", cn = "c" }')
+        yield _problem((*key_path, "state"), what, why, 'write each input once: state = { hn = "h", cn = "c" }')
     evaluation = model.evaluation or PartConfig()
     if not (evaluation.test_data or model.test_data):
-        places = (((*place, "labels"), model.labels), ((*place, "evaluation", "labels"), evaluation.labels))
+        places = (((*key_path, "labels"), model.labels), ((*key_path, "evaluation", "labels"), evaluation.labels))
         for at, labels in places:
             if labels and not (labels.lower().endswith(".npz") and labels == model.labels):
                 what, why = "`labels` without samples", "there is no test data that they could be of"
@@ -462,15 +464,15 @@ def _of_data(place: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
         preprocess = model.preprocess or (model.evaluation.preprocess if model.evaluation else None)
         if part and part.preprocess and preprocess and part.preprocess != preprocess:
             what, why = f"`{key}` has another preprocessing", "the manifest has one for the app to repeat"
-            yield _problem((*place, key, "preprocess"), what, why, "write `preprocess` once, under [[models]]")
+            yield _problem((*key_path, key, "preprocess"), what, why, "write `preprocess` once, under [[models]]")
 
 
-def _of_sizes(place: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
+def _of_sizes(key_path: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
     """Lists of sizes that cannot be read in step, sizes that are there twice, and padding for none."""
     if len({len(sizes) for sizes in model.lists.values()}) > 1:
         why = ", ".join(f"{name} has {len(sizes)}" for name, sizes in model.lists.items())
         yield _problem(
-            (*place, "dimensions"),
+            (*key_path, "dimensions"),
             "lists of sizes are not as long as each other",
             why,
             "give each dimension as many: the first of each make one model, then the second",
@@ -478,7 +480,7 @@ def _of_sizes(place: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
     elif len(set(steps := list(zip(*model.lists.values(), strict=True)))) < len(steps):
         twice = next(sizes for sizes in steps if steps.count(sizes) > 1)
         yield _problem(
-            (*place, "dimensions"),
+            (*key_path, "dimensions"),
             f"the size {'x'.join(map(str, twice))} is there twice",
             "each makes a model of its own",
             "write each size once",
@@ -487,7 +489,7 @@ def _of_sizes(place: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
         if not model.lists or not abs(number) < math.inf:
             why = f"{number} is no finite number" if model.lists else "no dimension has a list of sizes"
             yield _problem(
-                (*place, "padding", name),
+                (*key_path, "padding", name),
                 "nothing can be filled up",
                 why,
                 "give a number, and sizes as in dimensions = { width = [224, 320] }",

@@ -118,7 +118,7 @@ class Step(Table, frozen=True, kw_only=True):
 
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
-        return "+".join(f"{key}={entry}" for key, entry in value.items())
+        return "+".join(f"{key}={setting}" for key, setting in value.items())
     return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
@@ -199,7 +199,7 @@ class AccuracyConfig(Table, frozen=True, kw_only=True):
     @property
     def has_budget(self) -> bool:
         """Whether any output has a largest drop."""
-        return self.max_drop is not None or any(row.max_drop is not None for row in self.outputs.values())
+        return self.max_drop is not None or any(output.max_drop is not None for output in self.outputs.values())
 
 
 T = TypeVar("T")

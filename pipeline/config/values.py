@@ -57,9 +57,9 @@ class Platform(StrEnum):
 class Accelerator(StrEnum):
     """Execution providers for `compare`."""
 
-    _ignore_ = "row"
-    for row in provider_rules.on_any_chip():
-        vars()[row.replace("-", "_").upper()] = row
+    _ignore_ = "provider"
+    for provider in provider_rules.on_any_chip():
+        vars()[provider.replace("-", "_").upper()] = provider
 
 
 class AwareReference(StrEnum):
@@ -406,7 +406,7 @@ def _classes(module: str) -> "dict[str, ast.ClassDef]":
     import inspect
 
     tree = ast.parse(inspect.getsource(sys.modules[module]))
-    return {row.name: row for row in tree.body if isinstance(row, ast.ClassDef)}
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _filled(text: str) -> str:

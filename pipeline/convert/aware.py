@@ -334,7 +334,7 @@ def find_claims(source: LeanModel, basic: LeanModel, aware: AwareSpec, folder: P
     del proto.graph.value_info[:]
     lift_constants(proto.graph)
     names = {tensor.name for tensor in proto.graph.initializer if tensor.data_location == tensor.EXTERNAL}
-    weights = {name: place for name, place in {**source.weights, **basic.weights}.items() if name in names}
+    weights = {name: span for name, span in {**source.weights, **basic.weights}.items() if name in names}
     same = {(node.op_type, onnx_edit.first_output(node)) for node in proto.graph.node}
     operators = {node.first_output: node.op_type for node in graph.nodes.values()}
     return ShownModel(
@@ -435,7 +435,7 @@ def save_with_claims(
             optimized = steps.optimize(model, settings, context)
         except ModelError:
             return frozenset()
-        return frozenset(name for name, place in optimized.weights.items() if model.weights.get(name) == place)
+        return frozenset(name for name, span in optimized.weights.items() if model.weights.get(name) == span)
 
     def save(claims: Collection[str], chosen: SessionSettings = settings) -> steps.OrtParts:
         """ModelError when onnxruntime refuses the model or the claims."""
@@ -496,7 +496,7 @@ def _unseen(
     nodes = shown.graph.nodes.values()
     inputs_of = {(node.op_type, node.first_output): node.inputs for node in nodes if stand_in.node_key(node) in claims}
     graph, places = model.proto.graph, shown.model.weights
-    names = {name for name, place in model.weights.items() if places.get(name) == place}
+    names = {name for name, span in model.weights.items() if places.get(name) == span}
     names -= {value.name for value in chain(graph.input, *(body.output for body in onnx_edit.subgraphs(graph)))}
     for body in onnx_edit.subgraphs(graph) if names else ():
         for node in body.node:

@@ -70,8 +70,8 @@ class _Hasher:
         is_main = weight_digest is not None
         digest = weight_digest or self.tensor_digest
         inputs = [
-            _hash("input", name if is_main else place, graph.node_args.get(name))
-            for place, name in enumerate(graph.inputs)
+            _hash("input", name if is_main else index, graph.node_args.get(name))
+            for index, name in enumerate(graph.inputs)
         ]
         values = {**outer, **dict(zip(graph.inputs, inputs, strict=True))}
         constants = {name: self.tensor(t, digest) for name, t in graph.initializers.items()}
@@ -109,9 +109,9 @@ class _Hasher:
         hashes: dict[int, bytes] = {}
         for node in _in_order(graph):
             digest = hashes[node.index] = self.node(node, values)
-            for place, name in enumerate(node.outputs):
+            for index, name in enumerate(node.outputs):
                 if name:
-                    values[name] = _hash("output", place, digest)
+                    values[name] = _hash("output", index, digest)
         return hashes
 
     def node(self, node: ort_format.OrtNode, values: Mapping[str, bytes]) -> bytes:

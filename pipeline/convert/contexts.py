@@ -76,9 +76,12 @@ def make_context(
     kept.compiler_name()
     work, output, chip = Path(work_folder), Path(output_folder), runner_providers.CHIPS[variant.chip]
     folder = work / "compiled"
-    for place in (folder, output):
-        storage.make_folder(place)
-    loaded = {f"{row.name}.{variant.name}.onnx": _for_chip(row, chip, work / f"source-{row.name}") for row in models}
+    for directory in (folder, output):
+        storage.make_folder(directory)
+    loaded = {
+        f"{named_model.name}.{variant.name}.onnx": _for_chip(named_model, chip, work / f"source-{named_model.name}")
+        for named_model in models
+    }
     session = _compiled(loaded, chip, folder)
     contexts = []
     for (name, model), parts in zip(loaded.items(), session.subgraphs, strict=True):
@@ -116,20 +119,25 @@ def make_context(
     return tuple(contexts)
 
 
-def _for_chip(row: model_sources.NamedModel, chip: runner_providers.Chip, folder: Path) -> onnx_model.LoadedModel:
+def _for_chip(
+    named_model: model_sources.NamedModel, chip: runner_providers.Chip, folder: Path
+) -> onnx_model.LoadedModel:
     """A model with its sizes; ModelError where phones with the chip would refuse it."""
-    model = onnx_model.prepare_model(onnx_model.load_model(row.source, folder), row.dimensions)
+    model = onnx_model.prepare_model(onnx_model.load_model(named_model.source, folder), named_model.dimensions)
     refuse_impossible(model, chip)
     if not chip.floats:
         # Some floats its compiler takes, though phones with this chip have none
         request = judge.PartitionRequest(
-            source=row.source, settings=_settings(chip), optimize=claim_answer.Optimize.BASIC, sizes=row.dimensions
+            source=named_model.source,
+            settings=_settings(chip),
+            optimize=claim_answer.Optimize.BASIC,
+            sizes=named_model.dimensions,
         )
         answer = judge.judge(request)
         if answer.load and answer.load.code == "float":
             raise ModelError(
                 f"phones with {chip.title} would refuse it",
-                where=row.source.name,
+                where=named_model.source.name,
                 why=answer.load.error or "",
                 remedy=QUANTIZE,
             )
@@ -317,14 +325,19 @@ def read_context(path: Path) -> tuple[Path, int]:
     """
     nodes = [node for node in _wrapper(path).graph.node if node.op_type == "EPContext"]
     attributes = [{attribute.name: attribute for attribute in node.attribute} for node in nodes]
-    sources = {row["source"].s.decode("utf-8", "replace") for row in attributes if "source" in row}
+    sources = {
+        node_attributes["source"].s.decode("utf-8", "replace")
+        for node_attributes in attributes
+        if "source" in node_attributes
+    }
     if not nodes or sources - {NPU.ort_name, "QNN"}:
         why = f"it is of {', '.join(sorted(sources))}" if sources else "it has no EPContext node"
         raise ModelError("this is no context for Snapdragon's NPU", where=str(path), why=why, remedy=AGAIN)
     names = {
-        row["ep_cache_context"].s.decode("utf-8", "replace")
-        for row in attributes
-        if "ep_cache_context" in row and not ("embed_mode" in row and row["embed_mode"].i)
+        node_attributes["ep_cache_context"].s.decode("utf-8", "replace")
+        for node_attributes in attributes
+        if "ep_cache_context" in node_attributes
+        and not ("embed_mode" in node_attributes and node_attributes["embed_mode"].i)
     }
     named = ", ".join(sorted(names)) or "no file"
     if len(names) != 1 or re.search(r"[/\\\0]", named) or not (path.parent / named).is_file():

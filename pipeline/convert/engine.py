@@ -117,11 +117,11 @@ class Optimizer:
         """sha256 of the bytes of weights, by name; each range is read once, those of the model from the start on."""
         self._digests |= self._first.result()
         self._digests |= onnx_model.range_digests(set(weights.values()) - self._digests.keys())
-        return {name: self._digests[place] for name, place in weights.items()}
+        return {name: self._digests[span] for name, span in weights.items()}
 
     def known(self, parts: steps.OrtParts) -> dict[str, str]:
         """Digests of the weights behind a skeleton, by name."""
-        return self.digests({tensor.name: place for tensor, place in parts.weights})
+        return self.digests({tensor.name: span for tensor, span in parts.weights})
 
     @cached_property
     def _message(self) -> bytes:
@@ -226,7 +226,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     causes: dict[tuple[str, str], RunnerError] = {}
     with ThreadPoolExecutor(1) as disk:  # it works while the next file is made
         # Those that record first: where there is nothing to record, that file is the one of level basic, too.
-        for settings, alike in sorted(by_settings.items(), key=lambda row: not row[0].save_records):
+        for settings, alike in sorted(by_settings.items(), key=lambda pair: not pair[0].save_records):
             try:
                 file, path = maker.make(settings)
             except DiskError:
@@ -306,7 +306,7 @@ def for_release(parts: steps.OrtParts, release: Release) -> steps.OrtParts:
     table = release_table.release_table()
 
     def unknown(node: ort_format.OrtNode) -> frozenset[str]:
-        values = {name: entry.value for name, entry in node.attributes.items()}
+        values = {name: attribute.value for name, attribute in node.attributes.items()}
         return table.unknown_attributes(node.domain, node.op_type, node.since_version, values, release)
 
     model = ort_format.parse_ort(parts.skeleton, "the file that onnxruntime wrote", inner_types=False)

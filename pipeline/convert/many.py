@@ -141,7 +141,7 @@ def convert_models(
 
     `done` is called as each precision of a model ends. Nothing half-written is left behind, also after Ctrl-C.
     """
-    usable = [form for row in conversions for form in row.models if not form.error]
+    usable = [form for conversion in conversions for form in conversion.models if not form.error]
     with storage.scratch(output) as work:
         forms = {}
         for form in usable:
@@ -173,7 +173,7 @@ def convert_models(
         ):
             outcomes[forms[outcome.task].name] = outcome
             done()
-    return tuple(_joined(row, outcomes, variants) for row in conversions)
+    return tuple(_joined(conversion, outcomes, variants) for conversion in conversions)
 
 
 def require_compiler(chips: Sequence[str]) -> None:
@@ -201,10 +201,12 @@ def with_contexts(
         return tuple(converted)
     from pipeline.convert.contexts import make_contexts  # with the compiler's side of claims, which few need
 
-    by_model = make_contexts([row.models for row in converted], chips, output, progress, sizes=sizes, share=share)
+    by_model = make_contexts(
+        [conversion.models for conversion in converted], chips, output, progress, sizes=sizes, share=share
+    )
     return tuple(
-        replace(row, contexts=contexts, without_context=failures)
-        for row, (contexts, failures) in zip(converted, by_model, strict=True)
+        replace(conversion, contexts=contexts, without_context=failures)
+        for conversion, (contexts, failures) in zip(converted, by_model, strict=True)
     )
 
 
@@ -221,10 +223,12 @@ def with_shared_weights(
     weight of 1,024 bytes stays as it is; files in ORT format have their weights in them.
     """
     groups: dict[tuple[str, str], list[Artifact]] = {}
-    for row in converted if ort_releases.line_of(release or installed_version("onnxruntime")) >= SHARED_SINCE else ():
-        for artifact in row.artifacts:
+    for conversion in (
+        converted if ort_releases.line_of(release or installed_version("onnxruntime")) >= SHARED_SINCE else ()
+    ):
+        for artifact in conversion.artifacts:
             if artifact.variant.style is Style.ONNX:
-                key = (sizes.get(row.model.name, row.model.name), artifact.variant.name)
+                key = (sizes.get(conversion.model.name, conversion.model.name), artifact.variant.name)
                 groups.setdefault(key, []).append(artifact)
     several = {key: artifacts for key, artifacts in groups.items() if len(artifacts) > 1}
     if not several:
@@ -241,15 +245,21 @@ def with_shared_weights(
         for outcome in workers.run_tasks(tasks, memory_bytes=workers.memory_budget(), timeout_seconds=limit):
             if outcome.error:
                 raise outcome.error
-            for file in dict.fromkeys(file for row in outcome.value or () for file in (row.weights, row.file)):
+            for file in dict.fromkeys(
+                file for artifact in outcome.value or () for file in (artifact.weights, artifact.file)
+            ):
                 with storage.storage_errors(output / file):
                     (tasks[outcome.task] / file).replace(output / file)
             shared |= {artifact.file: artifact for artifact in outcome.value or ()}
             stage.done()
-    changed = [tuple(shared.get(artifact.file, artifact) for artifact in row.artifacts) for row in converted]
+    changed = [
+        tuple(shared.get(artifact.file, artifact) for artifact in conversion.artifacts) for conversion in converted
+    ]
     return tuple(
-        replace(row, result=row.result and msgspec.structs.replace(row.result, artifacts=artifacts))
-        for row, artifacts in zip(converted, changed, strict=True)
+        replace(
+            conversion, result=conversion.result and msgspec.structs.replace(conversion.result, artifacts=artifacts)
+        )
+        for conversion, artifacts in zip(converted, changed, strict=True)
     )
 
 
@@ -270,22 +280,24 @@ def share_weights(artifacts: tuple[Artifact, ...], name: str, output_folder: str
     from pipeline.passes import saving as passes_saving
     from pipeline.passes import surgery
 
-    place = Path(folder)
-    place.mkdir()
-    context = passes_base.PassContext(folder=place, where=name)
+    target_folder = Path(folder)
+    target_folder.mkdir()
+    context = passes_base.PassContext(folder=target_folder, where=name)
     for artifact in artifacts:
-        model = onnx_model.load_model(SourceModel(path=str(Path(output_folder, artifact.file))), place)
+        model = onnx_model.load_model(SourceModel(path=str(Path(output_folder, artifact.file))), target_folder)
         try:
             passes_saving.save_model(
-                surgery.to_external(model, surgery.ExternalOptions(), context), place / artifact.file, FIRST_NAME
+                surgery.to_external(model, surgery.ExternalOptions(), context),
+                target_folder / artifact.file,
+                FIRST_NAME,
             )
         except NotApplicable:
             return ()
-    digest = storage.sha256_of(place / FIRST_NAME)
-    weights = (place / FIRST_NAME).rename(place / f"{name}-{digest[:12]}.weights")
+    digest = storage.sha256_of(target_folder / FIRST_NAME)
+    weights = (target_folder / FIRST_NAME).rename(target_folder / f"{name}-{digest[:12]}.weights")
     shared = []
     for artifact in artifacts:
-        path = place / artifact.file
+        path = target_folder / artifact.file
         proto = ModelProto.FromString(path.read_bytes())
         for entry in (entry for tensor in proto.graph.initializer for entry in tensor.external_data):
             if entry.key == "location":
@@ -418,7 +430,7 @@ class ConversionJob:
         differing = any(check.failed for checks in self.checks.values() for check in checks)
         if differing or any(core_errors.errors(findings) for findings in self.findings.values()):
             return core_errors.ExitCode.CHECK_FAILED
-        stopped = [row.error for row in self.converted if row.error]
+        stopped = [conversion.error for conversion in self.converted if conversion.error]
         if stopped and len(stopped) == len(self.converted):
             return core_errors.common_exit_code(stopped)
         failed = any(c.error or c.nothing_made or any(not f.skipped for f in c.failures) for c in self.converted)
@@ -431,7 +443,11 @@ class ConversionJob:
             row["checks"] = msgspec.to_builtins(self.checks.get((row["model"], row["variant"]), ()))
         for row in rows:
             row["findings"] = msgspec.to_builtins(self.findings.get((row["model"], row["variant"]), ()))
-        verdicts = {row.model.source.name: msgspec.to_builtins(row.verdicts) for row in self.converted if row.verdicts}
+        verdicts = {
+            conversion.model.source.name: msgspec.to_builtins(conversion.verdicts)
+            for conversion in self.converted
+            if conversion.verdicts
+        }
         return {"artifacts": rows} | ({"precisions": verdicts} if verdicts else {})
 
 
@@ -509,8 +525,13 @@ def convert_paths(paths: Sequence[str], job: ConversionJob, progress: Progress |
         if share:
             same = dict.fromkeys(sizes, next(iter(sizes)))
             converted = with_shared_weights(converted, same, job.output, job.release, progress)
-        artifacts = [artifact for row in converted for artifact in row.artifacts]
-        needs_of = {name: needs for row in converted if row.result for name, needs in row.result.needs.items()}
+        artifacts = [artifact for conversion in converted for artifact in conversion.artifacts]
+        needs_of = {
+            name: needs
+            for conversion in converted
+            if conversion.result
+            for name, needs in conversion.result.needs.items()
+        }
         configs = (
             write_configs(job.output, artifacts, needs_of, [job.abi], job.release) if job.config and artifacts else ()
         )
@@ -588,21 +609,21 @@ def _checked(job: ConversionJob, work: Path, progress: Progress) -> ConversionJo
     What cannot be run on this computer fails its check, with the reason. ConfigError where no model has inputs that it
     can be run on.
     """
-    artifacts = {(a.model, a.variant.name): a for row in job.converted for a in row.artifacts}
+    artifacts = {(a.model, a.variant.name): a for conversion in job.converted for a in conversion.artifacts}
     origins = {
-        (row.model.source.name, variant.name): form.name
-        for row in job.converted
-        for form in row.models
+        (conversion.model.source.name, variant.name): form.name
+        for conversion in job.converted
+        for form in conversion.models
         for variant in job.variants(form.precision)
     }
-    contexts = [context for row in job.converted for context in row.contexts]
+    contexts = [context for conversion in job.converted for context in conversion.contexts]
     used = {*(origins[key] for key in artifacts), *(context.source for context in contexts)}
     subjects = [
         check_many.CheckedModel(
-            model=replace(form.model, name=form.name), original=row.original_of(form), data=job.data
+            model=replace(form.model, name=form.name), original=conversion.original_of(form), data=job.data
         )
-        for row in job.converted
-        for form in row.models
+        for conversion in job.converted
+        for form in conversion.models
         if form.name in used
     ]
     references = check_many.make_references(subjects, work / "tensors", work, progress)
@@ -621,7 +642,7 @@ def _checked(job: ConversionJob, work: Path, progress: Progress) -> ConversionJo
     if contexts:
         from pipeline.convert.contexts import check_contexts
 
-        names = {row.model.name: row.model.source.name for row in job.converted}
+        names = {conversion.model.name: conversion.model.source.name for conversion in job.converted}
         originals = {name: outcome.value for name, outcome in references.items() if outcome.value}
         simulated = check_contexts(contexts, job.output, originals, configs.CheckConfig(), progress, work / "tensors")
         for context, compared, _ in simulated:

@@ -152,9 +152,9 @@ class OrtParts:
         """The numbers of an int8 constant of `read`, in their shape."""
         import numpy as np
 
-        place = next((place for weight, place in self.weights if weight.name == tensor.name), None)
-        if place and not tensor.offset:  # what lies in the skeleton never begins there
-            values = np.fromfile(place.file, dtype=np.int8, count=place.length, offset=place.offset)
+        span = next((span for weight, span in self.weights if weight.name == tensor.name), None)
+        if span and not tensor.offset:  # what lies in the skeleton never begins there
+            values = np.fromfile(span.file, dtype=np.int8, count=span.length, offset=span.offset)
         else:
             values = np.frombuffer(self.skeleton, dtype=np.int8, count=tensor.length, offset=tensor.offset)
         return values.reshape(tensor.dims)
@@ -163,7 +163,7 @@ class OrtParts:
         """The model as it will be in the file; its weights' offsets are 0, inner values have types where asked for."""
         model = ort_format.parse_ort(self.skeleton, "the file that onnxruntime wrote", inner_types=inner_types)
         moved = {
-            w.name: ort_format.Tensor(w.name, tuple(w.dims), w.data_type, 0, place.length) for w, place in self.weights
+            w.name: ort_format.Tensor(w.name, tuple(w.dims), w.data_type, 0, span.length) for w, span in self.weights
         }
         inputs = tuple(name for name in model.graph.inputs if name not in moved)
         initializers = {**model.graph.initializers, **moved}
@@ -196,7 +196,7 @@ def as_onnx(parts: OrtParts, before: LeanModel, context: passes_base.PassContext
         onnx_edit.subgraphs(optimized.proto.graph)
     ):  # ORT format keeps no names, ONNX wants some
         body.name = body.name or f"graph {number}"
-    moved = {tensor.name: place for tensor, place in parts.weights}
+    moved = {tensor.name: span for tensor, span in parts.weights}
     onnx_edit.keep_only(optimized.proto.graph.input, lambda value: value.name not in moved)
     initializers = {tensor.name: tensor for tensor in before.proto.graph.initializer if tensor.name in moved}
     for tensor, _ in parts.weights:  # what an optimizer made has no message in the model before
@@ -264,7 +264,7 @@ def _read_optimized(path: Path, before: LeanModel) -> LeanModel:
                     tensor, onnx_model.ByteRange(file=path.parent / location, offset=offset, length=length)
                 )
     folder = before.folder
-    files = {place.file for place in before.weights.values() if place.file.is_relative_to(folder)}
+    files = {span.file for span in before.weights.values() if span.file.is_relative_to(folder)}
     old = {file.relative_to(folder).as_posix(): file for file in files}
     weights: dict[str, onnx_model.ByteRange] = {}
     for tensor in proto.graph.initializer:
@@ -272,7 +272,7 @@ def _read_optimized(path: Path, before: LeanModel) -> LeanModel:
             location, offset, length = onnx_model.external_entries(tensor)
             file = path.parent / location if location in new else old[location]
             weights[tensor.name] = onnx_model.ByteRange(file=file, offset=offset, length=length)
-    all_own = all(place.file.parent == path.parent for place in weights.values())
+    all_own = all(span.file.parent == path.parent for span in weights.values())
     return LeanModel(proto=proto, folder=path.parent if all_own else folder, weights=weights)
 
 
@@ -330,6 +330,6 @@ def weights_to_inputs(model: LeanModel, kept: Iterable[str]) -> "tuple[LeanModel
     onnx_edit.keep_only(graph.value_info, lambda value: value.name not in moved)
     onnx_edit.keep_only(graph.initializer, lambda tensor: tensor.name not in moved)
     graph.input.extend(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in moved.values())
-    left = {name: place for name, place in model.weights.items() if name not in moved}
+    left = {name: span for name, span in model.weights.items() if name not in moved}
     weights = tuple((moved[name], model.weights[name]) for name in sorted(moved))
     return LeanModel(proto=proto, folder=model.folder, weights=left), weights

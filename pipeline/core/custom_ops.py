@@ -30,8 +30,8 @@ def of_this_computer(files: Sequence[str] | None = None) -> tuple[Path, ...]:
     from device_runner import local as local_device  # which loads what runs need
 
     return tuple(
-        row.path
-        for row in runner_custom_ops.fitting(
+        library.path
+        for library in runner_custom_ops.fitting(
             files, local_device.machine_system(), local_device.machine_abi(), python=True
         )
     )

@@ -110,10 +110,10 @@ def write_zip(path: Path, members: Mapping[str, Path | bytes | VerifiedFile]) ->
             if isinstance(content, bytes):
                 archive.writestr(info, content)
                 continue
-            place = content.path if isinstance(content, VerifiedFile) else content
-            info.file_size = place.stat().st_size
+            member = content.path if isinstance(content, VerifiedFile) else content
+            info.file_size = member.stat().st_size
             digest = hashlib.sha256()
-            with archive.open(info, "w") as target, place.open("rb") as source:
+            with archive.open(info, "w") as target, member.open("rb") as source:
                 while block := source.read(CHUNK_BYTES):
                     digest.update(block)
                     target.write(block)

@@ -27,8 +27,8 @@ def imported_sources(module: str) -> set[Path]:
     waiting = [module]
     while waiting:
         name = waiting.pop()
-        place = ROOT.joinpath(*name.split("."))
-        candidates = (place.with_suffix(".py"), place / "__init__.py")
+        folder = ROOT.joinpath(*name.split("."))
+        candidates = (folder.with_suffix(".py"), folder / "__init__.py")
         path = next((file for file in candidates if name and file.is_file()), None)
         if path is None or name in sources:  # what is imported from a module is no source
             continue
@@ -38,7 +38,7 @@ def imported_sources(module: str) -> set[Path]:
             waiting.append(package or imported or named)
             waiting += [f"{package}.{part}" for part in re.findall(r"\w+", names)]
         if name == FOUND_BY_FOLDER:
-            waiting += [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in place.rglob("*.py")]
+            waiting += [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in folder.rglob("*.py")]
     return set(sources.values())
 
 

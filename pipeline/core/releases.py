@@ -174,7 +174,10 @@ def by_rules(release: tuple[int, int]) -> str:
     named = Release(*release)
     if not has_rules(named):
         return f"{named} (by the rules of {rules_of(named)})"
-    older, newer = ([row for row in LABELLED if row < named], [row for row in LABELLED if row > named])
+    older, newer = (
+        [release for release in LABELLED if release < named],
+        [release for release in LABELLED if release > named],
+    )
     return (
         str(named)
         if named in LABELLED

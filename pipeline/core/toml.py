@@ -44,4 +44,4 @@ def _deeper(value: object, most: int) -> bool:
         inside = value.values()
     elif isinstance(value, list):
         inside = value
-    return any(most == 0 or _deeper(each, most - 1) for each in inside if isinstance(each, dict | list))
+    return any(most == 0 or _deeper(inner, most - 1) for inner in inside if isinstance(inner, dict | list))

@@ -474,11 +474,11 @@ def _answer(message: bytes) -> Reply:
     except Exception as error:  # noqa: BLE001 - whatever a hostile file brings about must not cost the other files
         import traceback
 
-        place = traceback.extract_tb(error.__traceback__)[-1]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
         return _failure(
             ModelError(
                 "internal error",
-                why=f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})",
+                why=f"{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})",
                 remedy="this is a defect of ort-mobile: please report it with the model; the other models are done",
             )
         )

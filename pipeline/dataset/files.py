@@ -277,8 +277,8 @@ def _found(data: Dataset, takes: Takes) -> Iterator[Sample]:
                 "file",
             )
         numbered = all(re.fullmatch(r"[0-9]{1,9}", folder.name) for folder in folders)
-        for place, (folder, of_class) in enumerate(zip(folders, classes, strict=True)):
-            label = int(folder.name) if numbered else place
+        for index, (folder, of_class) in enumerate(zip(folders, classes, strict=True)):
+            label = int(folder.name) if numbered else index
             yield from (replace(_read(file, data, takes), label=label) for file in of_class)
     elif all(file.suffix.lower() == ".npy" for file in files) and len(_open(data, takes)) > 1:
         stems = [(file.stem, _array(file)) for file in files]

@@ -55,9 +55,9 @@ def load_function(path: str, purpose: str) -> Callable[..., Any]:
     modules. ConfigError, which names the purpose, where there is none or its module fails.
     """
     module, _, name = Path(path).name.partition(":")
-    place = str(Path(path).parent.resolve())
-    if place not in sys.path:
-        sys.path.insert(0, place)
+    folder = str(Path(path).parent.resolve())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         function = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
@@ -71,7 +71,7 @@ def load_function(path: str, purpose: str) -> Callable[..., Any]:
         raise ConfigError(
             f"no such module for {purpose}",
             where=path,
-            why=f"{error}; searched {place} and Python's own folders",
+            why=f"{error}; searched {folder} and Python's own folders",
             remedy=f"put {module}.py into that folder, or install the module",
         ) from error
     except Exception as error:

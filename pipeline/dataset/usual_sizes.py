@@ -151,10 +151,10 @@ def _ranks(counts: Sequence[int], total: int, first: int = 0) -> Iterator[dict[i
     if total == 0:
         yield {}
         return
-    for place in reversed(range(first, len(counts))):
-        for rank in range(1, min(counts[place] - 1, total) + 1):
-            for behind in _ranks(counts, total - rank, place + 1):
-                yield {place: rank, **behind}
+    for position in reversed(range(first, len(counts))):
+        for rank in range(1, min(counts[position] - 1, total) + 1):
+            for behind in _ranks(counts, total - rank, position + 1):
+                yield {position: rank, **behind}
 
 
 def with_sums(sizes: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
@@ -203,7 +203,7 @@ def kind_of(info: TensorInfo, axis: int, symbol: str) -> str:
 
 def _in_time(shape: Sequence[int | str | None], axis: int) -> str:
     """Samples of a signal where nothing else may have many elements, else frames of features."""
-    others = (size for place, size in enumerate(shape) if place not in (0, axis))
+    others = (size for index, size in enumerate(shape) if index not in (0, axis))
     features = any(not isinstance(size, int) or size > 2 for size in others)
     return "frames" if features or (axis == 0 and len(shape) > 1) else "signal"
 

@@ -120,8 +120,8 @@ def _cast(
             raise _unfit(info, f"{large[0]} is no {dtype} number", f"numbers to {limits.max:g} fit")
         return numbers
     least, most = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
-    for place, number in enumerate(numbers):
-        room = int(end and place == len(numbers) - 1)
+    for index, number in enumerate(numbers):
+        room = int(end and index == len(numbers) - 1)
         if not least <= number <= most + room or number != int(number):
             raise _unfit(info, f"{number} is no {dtype} number", f"whole numbers from {least} to {most} fit")
     return tuple(int(number) for number in numbers)

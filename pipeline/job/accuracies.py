@@ -72,14 +72,14 @@ def with_accuracy(prepared: Sequence[Prepared], config: Config, folder: Path, pr
         # What was run may lie in a folder that is gone after the job, and no path of a computer goes into a bundle.
         result = msgspec.structs.replace(outcome.value, model=artifact.file) if outcome and outcome.value else None
         ratio = output_compare.worst_sqnr(model.checks[artifact.variant.name])
-        row = accuracy_result.ArtifactAccuracy(
+        accuracy = accuracy_result.ArtifactAccuracy(
             model=model.name,
             variant=artifact.variant.name,
             result=result,
             why=why,
             sqnr_db=ratio if isinstance(ratio, float) else None,
         )
-        rows[model.name].append(row)
+        rows[model.name].append(accuracy)
     return [replace(model, accuracy=tuple(rows[model.name])) for model in prepared]
 
 

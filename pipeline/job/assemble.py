@@ -104,9 +104,9 @@ class Assembled:
         refused = any(proof.failed for proof in report.proofs) or bool(core_errors.errors(self.findings))
         if report.tuned and report.tuned.unanswered:
             return core_errors.ExitCode.CHECK_FAILED if report.tuned.impossible else core_errors.ExitCode.SOME_FAILED
-        refused |= any(row.result and row.result.not_finite for row in record.accuracy)
-        over = {row.model for row in record.accuracy if row.refused(record.config.accuracy.max_drop)}
-        refused |= any(row.model in over for row in report.withheld)
+        refused |= any(accuracy.result and accuracy.result.not_finite for accuracy in record.accuracy)
+        over = {accuracy.model for accuracy in record.accuracy if accuracy.refused(record.config.accuracy.max_drop)}
+        refused |= any(withheld.model in over for withheld in report.withheld)
         if refused or any(check.failed for check in checks):
             return core_errors.ExitCode.CHECK_FAILED
         return (
@@ -132,9 +132,14 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         for planned in record.planned
         for run in with_profiler.get(planned.id, ())
     ]
-    variants = [*(artifact.variant for artifact in artifacts.values()), *(row.variant for row in record.contexts)]
+    variants = [
+        *(artifact.variant for artifact in artifacts.values()),
+        *(context.variant for context in record.contexts),
+    ]
     # How far a variant is from the model as it was given: its level, and any other precision beyond all levels.
-    ranks = {row.name: list(Level).index(row.level) + len(Level) * bool(row.precision) for row in variants}
+    ranks = {
+        variant.name: list(Level).index(variant.level) + len(Level) * bool(variant.precision) for variant in variants
+    }
     rule = planning.decision_rule(record.config.measure)
     rows = report_model.make_rows(measured, sizes, rule, {model.name: model.size_bytes for model in record.models})
     failures, skipped = report_model.ends_of(measured)
@@ -189,8 +194,8 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         searches=record.searches,
         tuned=tuned,
         contexts=tuple(
-            report_model.SimulatedContext(context=row, checks=record.checks_of(row.model, row.variant.name))
-            for row in record.contexts
+            report_model.SimulatedContext(context=context, checks=record.checks_of(context.model, context.variant.name))
+            for context in record.contexts
         ),
         placements=record.placements,
     )
@@ -218,7 +223,11 @@ def _choices(
     configuration that classes of devices share; without an answer for a target nothing counts as measured there.
     """
     budget = record.config.accuracy.max_drop
-    over = {(row.model, row.variant): reason for row in record.accuracy if (reason := row.refused(budget))}
+    over = {
+        (accuracy.model, accuracy.variant): reason
+        for accuracy in record.accuracy
+        if (reason := accuracy.refused(budget))
+    }
     good = {
         key: artifact
         for key, artifact in artifacts.items()
@@ -241,9 +250,11 @@ def _choices(
         refused = record.unloadable.get(target.name, ())
         whole = [artifact for artifact in good.values() if artifact.model == model.name]
         # Where none of them loads, the gate before the bundle says why.
-        allowed = [row for row in whole if f"{row.model}/{row.variant.name}" not in refused] or whole
+        allowed = [
+            artifact for artifact in whole if f"{artifact.model}/{artifact.variant.name}" not in refused
+        ] or whole
         # What is advised without a measurement runs on the CPU: of those that [[runs]] name for it, where they name any
-        named = [row for row in allowed if named_for_cpu(row.variant, record.config.runs)] or allowed
+        named = [artifact for artifact in allowed if named_for_cpu(artifact.variant, record.config.runs)] or allowed
         if by_search := list(_tuned_choices(tuned, devices, target, model.name, allowed)):
             choices += by_search
             continue
@@ -262,9 +273,13 @@ def _choices(
             withheld.append(report_model.Withheld(target=target.name, model=model.name, what=reason))
             continue
         ran = [] if record.tuned else [contender for contender in candidates if contender.artifact in allowed]
-        others = [row for row in artifacts.values() if row.model == model.name and row not in allowed]
+        others = [
+            artifact for artifact in artifacts.values() if artifact.model == model.name and artifact not in allowed
+        ]
         rejected = [_rejected(record, artifact, over, target) for artifact in others]
-        failures = {row.variant: row for row in record.failures if row.model == model.name and row.variant}
+        failures = {
+            failure.variant: failure for failure in record.failures if failure.model == model.name and failure.variant
+        }
         rejected += [
             choose.Rejected(variant=name, level=failure.level, why=f"could not be made: {failure.what}")
             for name, failure in failures.items()
@@ -293,14 +308,14 @@ def _tuned_choices(
 ) -> Iterator[choose.Choice]:
     """What a search chose of a model for devices like a target, what serves most classes first; none without one."""
     artifacts = {artifact.variant.name: artifact for artifact in allowed}
-    for row in tuned.choices if tuned else ():
-        alike = [name for name in row.devices if choose.suits(target, devices[name])]
-        if row.model == model and alike and row.variant in artifacts:
+    for choice in tuned.choices if tuned else ():
+        alike = [name for name in choice.devices if choose.suits(target, devices[name])]
+        if choice.model == model and alike and choice.variant in artifacts:
             classes = dict.fromkeys(campaign_tuned.TunedClass.of(devices[name]) for name in alike)
             yield choose.Choice(
                 target=target,
-                artifact=artifacts[row.variant],
-                options=row.options,
+                artifact=artifacts[choice.variant],
+                options=choice.options,
                 reason=f"tuned on {', '.join(alike)}",
                 measured=True,
                 classes=tuple(classes),
@@ -332,12 +347,14 @@ def compared_runs(
 
     Nothing where neither was compared with an interval.
     """
-    place = choice.device, choice.artifact.model
-    timed = {(row.variant, row.run): row for row in rows if (row.device, row.model) == place and row.statistics}
+    device_and_model = choice.device, choice.artifact.model
+    timed = {
+        (row.variant, row.run): row for row in rows if (row.device, row.model) == device_and_model and row.statistics
+    }
     runs_there = {
         run.id: run
         for run in record.planned
-        if (run.device, run.model) == place
+        if (run.device, run.model) == device_and_model
         and run.mode is configs.MeasureMode.STEADY
         and (run.variant, run.run) in timed
     }
@@ -350,7 +367,8 @@ def compared_runs(
         return ()
     median_ns = report_model.medians(timed.values())
     other = min(
-        others, key=lambda run: (not timed[run.variant, run.run].baseline, median_ns[*place, run.variant, run.run])
+        others,
+        key=lambda run: (not timed[run.variant, run.run].baseline, median_ns[*device_and_model, run.variant, run.run]),
     )
     row = timed[chosen.variant, chosen.run]
     row = timed[other.variant, other.run] if row.baseline else row
@@ -548,15 +566,20 @@ def ship(
         )
         for model, artifact in {choice.artifact.model: choice.artifact for choice in choices}.items()
     )
-    files = {row.file: folder / storage.ARTIFACTS / row.file.removeprefix(MODELS) for row in ships}
+    files = {shipped.file: folder / storage.ARTIFACTS / shipped.file.removeprefix(MODELS) for shipped in ships}
     operators = release_shipped.operator_configs(assembled.record.config, list(files.values()))
     sources: dict[str, Path | bytes] = {**files, **context_files}
     sources |= {MODELS + name: folder / storage.ARTIFACTS / name for name in weights}
     sources |= {f"operators/{name}": text.encode() for name, text in operators.items()}
     custom = (
-        row for choice in choices for row in release_custom_ops.custom_libraries(assembled.record.config, choice.target)
+        library
+        for choice in choices
+        for library in release_custom_ops.custom_libraries(assembled.record.config, choice.target)
     )
-    sources |= {f"{bundle_manifest.CUSTOM_OPS}{row.system}/{row.abi}/{row.path.name}": row.path for row in custom}
+    sources |= {
+        f"{bundle_manifest.CUSTOM_OPS}{library.system}/{library.abi}/{library.path.name}": library.path
+        for library in custom
+    }
     report = assembled.report
     references, tensors = kept_references(assembled, folder / storage.REFERENCES)
     libraries = release_shipped.libraries_of((choice.target for choice in choices), library)
@@ -648,8 +671,8 @@ def refuse_unrecorded(bundle: Path, manifest: bundle_manifest.Manifest) -> None:
         return
     assembled = stored(folder, None, str(campaign))
     record, artifacts = assembled.record, assembled.report.artifacts
-    made = {digest for row in artifacts for digest in (row.sha256, row.weights_sha256)}
-    made |= {digest for row in record.contexts for digest in (row.sha256, row.binary_sha256)}
+    made = {digest for artifact in artifacts for digest in (artifact.sha256, artifact.weights_sha256)}
+    made |= {digest for context in record.contexts for digest in (context.sha256, context.binary_sha256)}
     models = [file for file in manifest.content.files if file.path.startswith(MODELS)]
     other = [f"changed or added: {file.path}" for file in models if file.sha256 not in made]
     if not other:
@@ -687,8 +710,12 @@ def _contexts(assembled: Assembled, folder: Path) -> tuple[tuple[bundle_manifest
 
 def bundled_name(choice: choose.Choice, choices: Iterable[choose.Choice]) -> str:
     """The name of an artifact's file in the bundle: levels that give the same bytes share that of the first choice."""
-    alike = (row.artifact for row in choices if row.artifact.sha256 == choice.artifact.sha256)
-    return next(row.file for row in alike if row.model == choice.artifact.model)
+    alike = (
+        shipped_choice.artifact
+        for shipped_choice in choices
+        if shipped_choice.artifact.sha256 == choice.artifact.sha256
+    )
+    return next(artifact.file for artifact in alike if artifact.model == choice.artifact.model)
 
 
 def _shipped(assembled: Assembled, choice: choose.Choice) -> bundle_manifest.Shipped:
@@ -726,7 +753,9 @@ def _evidence(assembled: Assembled) -> dict[str, object]:
     """What was measured of the artifacts that ship, on what, and why they were chosen."""
     report, record = assembled.report, assembled.record
     chosen = {(choice.artifact.model, choice.artifact.variant.name) for choice in assembled.choices}
-    accuracy = msgspec.to_builtins([row for row in report.accuracy if (row.model, row.variant) in chosen])
+    accuracy = msgspec.to_builtins(
+        [accuracy for accuracy in report.accuracy if (accuracy.model, accuracy.variant) in chosen]
+    )
     data = [
         (model, use, path)
         for model, table in sorted(record.tables.items())

@@ -191,11 +191,11 @@ def found(names: Sequence[str], *, ready: bool = False) -> tuple[list[str], list
                 from device_runner.adb import device as adb_device
 
                 usable = (
-                    row
-                    for row in adb_device.list_devices(rest)
-                    if not ready or row.readiness is runner_device.Readiness.READY
+                    device
+                    for device in adb_device.list_devices(rest)
+                    if not ready or device.readiness is runner_device.Readiness.READY
                 )
-                devices.update(dict.fromkeys(row.name for row in usable))
+                devices.update(dict.fromkeys(device.name for device in usable))
             else:
                 devices[name] = None
         except SpecError:

@@ -81,9 +81,11 @@ def known_on_network(store: Store, config: Config) -> list[str]:
     if not any(runner_device.is_selector(name.partition(":")[2]) for name in config.devices):
         return []
     stored = as_read(stored_config(config))
-    documents = [row.document for row in store.campaigns() if row.document and row.document.config == stored]
+    documents = [
+        campaign.document for campaign in store.campaigns() if campaign.document and campaign.document.config == stored
+    ]
     names = [run.device for document in documents for run in document.planned]
-    names += [row.device for document in documents for row in document.skipped]
+    names += [skipped.device for document in documents for skipped in document.skipped]
     adb = [name for name in dict.fromkeys(names) if name.startswith("adb:")]
     return [name for name in adb if runner_device.on_network(runner_device.split_server(name.removeprefix("adb:"))[0])]
 
@@ -101,7 +103,9 @@ def resume(
     last, stored, changed = None, list[tuple[str, str, str]](), ""
     for campaign in store.campaigns():
         if document := campaign.document:
-            before = [(row.model, row.variant.name, row.sha256) for row in store.artifacts(campaign.id)]
+            before = [
+                (artifact.model, artifact.variant.name, artifact.sha256) for artifact in store.artifacts(campaign.id)
+            ]
             missing = [f"{model}/{variant}" for model, variant, sha256 in before if (model, variant, sha256) not in now]
             others = strangers(store.devices(campaign.id), facts)
             earlier = _places(document)
@@ -137,9 +141,11 @@ def resume(
 def strangers(stored: Iterable[DeviceFacts], facts: Mapping[str, DeviceFacts]) -> list[str]:
     """Devices of a stored campaign that are others now, under the same name: `local` and emulators of another host."""
     return [
-        row.name
-        for row in stored
-        if row.host and row.name in facts and runner_device.identity(row) != runner_device.identity(facts[row.name])
+        stored_facts.name
+        for stored_facts in stored
+        if stored_facts.host
+        and stored_facts.name in facts
+        and runner_device.identity(stored_facts) != runner_device.identity(facts[stored_facts.name])
     ]
 
 
@@ -181,9 +187,9 @@ def _joined(document: campaign_record.JobRecord, plan: campaign_record.JobRecord
         versions=document.versions,
         planned=(*document.planned, *(run for run in plan.planned if (run.device, run.model) in new)),
         skipped=(
-            *(row for row in document.skipped if row.device not in devices and row.model not in models),
-            *(row for row in plan.skipped if row.device in devices or row.model in models),
+            *(skipped for skipped in document.skipped if skipped.device not in devices and skipped.model not in models),
+            *(skipped for skipped in plan.skipped if skipped.device in devices or skipped.model in models),
         ),
         tuned=tuple({(search.device, search.model): search for search in searches}.values()),
-        placements=tuple({(row.model, row.provider): row for row in placements}.values()),
+        placements=tuple({(placement.model, placement.provider): placement for placement in placements}.values()),
     )

@@ -67,7 +67,7 @@ def auto_providers(config: Config, common: CommonTarget) -> convert_precisions.A
     precisions = [config.variants.precisions, *(model.precisions for model in config.models)]
     if not any(passes_precisions.AUTO in names for names in precisions):
         return {}
-    settings = {row.provider: row for row in common.settings()}
+    settings = {setting.provider: setting for setting in common.settings()}
     names: dict[str, None] = {}
     for target, run in product(config.targets, config.runs):
         for options in run_options.run_options(run):

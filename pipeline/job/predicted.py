@@ -66,7 +66,12 @@ def predict(
                 most_claimed[graph] = min(
                     placement,
                     most_claimed.get(graph, placement),
-                    key=lambda row: (-row.claimed / len(row.nodes), row.partitions, row.variant, row.device),
+                    key=lambda candidate: (
+                        -candidate.claimed / len(candidate.nodes),
+                        candidate.partitions,
+                        candidate.variant,
+                        candidate.device,
+                    ),
                 )
             stage.done()
     return predictions, tuple(most_claimed[graph] for graph in sorted(most_claimed))

@@ -91,13 +91,13 @@ def prepare(
     tables = {model.name: table for model, table in models}
     check_named_outputs(config.accuracy, models, work / "outputs")
     check_many.check_all_inputs(
-        [_subject(row.model, tables[row.model.name]) for row in orders if not row.base.steps], work
+        [_subject(order.model, tables[order.model.name]) for order in orders if not order.base.steps], work
     )
     sets = convert_precisions.make_precisions(
         orders, auto_providers(config, common), work, runner_files.cache_folder() / "passes", progress
     )
-    changed = [row.base for row in sets if row.base.steps and not row.base.error]
-    check_many.check_all_inputs([_subject(row.model, tables[row.model.name]) for row in changed], work / "changed")
+    changed = [model_set.base for model_set in sets if model_set.base.steps and not model_set.base.error]
+    check_many.check_all_inputs([_subject(base.model, tables[base.model.name]) for base in changed], work / "changed")
     aware = convert_request.AwareSpec()
     # What provider-aware variants may count on: the lowest API level, OS version and release among the targets. Nothing
     # where the config wants none: rules of claims begin with a later release than conversion. The session that saves
@@ -106,7 +106,7 @@ def prepare(
         ships = [t.library for t in config.targets if t.platform is configs.Platform.ANDROID and t.library]
         chosen = convert_aware.choose_reference(variants.reference.value, common.release, ships, abi=common.abi)
         aware = msgspec.structs.replace(chosen, providers=common.settings())
-    with progress.stage("convert", sum(len(row.models) for row in sets)) as stage:
+    with progress.stage("convert", sum(len(model_set.models) for model_set in sets)) as stage:
         converted = convert_many.convert_models(
             sets,
             lambda precision: tuple(configs.wanted_variants(variants, precision)),
@@ -122,7 +122,7 @@ def prepare(
         converted, variants.contexts, folder / storage.ARTIFACTS, progress, sizes=sizes, share=variants.share_weights
     )
     converted = convert_many.with_shared_weights(converted, sizes, folder / storage.ARTIFACTS, common.release, progress)
-    failed = [row.error for row in converted if row.error]
+    failed = [conversion.error for conversion in converted if conversion.error]
     if (
         failed
         and len(failed) == len(converted)
@@ -130,16 +130,19 @@ def prepare(
     ):
         raise failed[0]
     artifacts = [
-        tuple(msgspec.structs.replace(artifact, model=model.name) for artifact in row.artifacts)
-        for (model, _), row in zip(models, converted, strict=True)
+        tuple(msgspec.structs.replace(artifact, model=model.name) for artifact in conversion.artifacts)
+        for (model, _), conversion in zip(models, converted, strict=True)
     ]
     # what could not be converted is not tried a second time: it may have taken its whole time
     sources = {artifact.source for rows in artifacts for artifact in rows}
-    sources |= {context.source for row in converted for context in row.contexts}
+    sources |= {context.source for conversion in converted for context in conversion.contexts}
     usable = [
-        replace(_subject(replace(form.model, name=form.name), tables[form.model.name]), original=row.original_of(form))
-        for row in converted
-        for form in row.models
+        replace(
+            _subject(replace(form.model, name=form.name), tables[form.model.name]),
+            original=conversion.original_of(form),
+        )
+        for conversion in converted
+        for form in conversion.models
         if form.name in sources
     ]
     outcomes = check_many.make_references(usable, folder / storage.REFERENCES, work, progress)
@@ -151,19 +154,19 @@ def prepare(
     checks = check_many.check_all(
         compared, folder / storage.ARTIFACTS, config.check, progress, partial(app_sessions, config.runs)
     )
-    if contexts := [context for row in converted for context in row.contexts]:
+    if contexts := [context for conversion in converted for context in conversion.contexts]:
         checks |= _simulated(contexts, references, folder, config.check, progress)
     prepared = []
-    for (model, table), row, named in zip(models, converted, artifacts, strict=True):
-        names = [form.name for form in row.models if form.name in outcomes]
+    for (model, table), conversion, named in zip(models, converted, artifacts, strict=True):
+        names = [form.name for form in conversion.models if form.name in outcomes]
         results = {variant: result for (name, variant), result in checks.items() if name == model.name}
-        errors = [row.error, *(outcomes[name].error for name in names)]
+        errors = [conversion.error, *(outcomes[name].error for name in names)]
         errors += [result for result in results.values() if isinstance(result, PipelineError)]
         prepared.append(
             Prepared(
                 model=model,
                 table=table,
-                converted=row,
+                converted=conversion,
                 artifacts=named,
                 references={name: references[name] for name in names if name in references},
                 checks={name: result for name, result in results.items() if not isinstance(result, PipelineError)},

@@ -77,17 +77,27 @@ def with_none(config: Config, whole: Config, prepared: Sequence["Prepared"]) -> 
     one model share their weights, and are prepared again together.
     """
     levels, none = config.variants.levels, Level.NONE
-    tried = [row for row in prepared if not row.converted.error and (row.references or not row.artifacts)]
-    broken = [row.name for row in tried if not any(map(row.sound, row.artifacts))]
+    tried = [
+        prepared_model
+        for prepared_model in prepared
+        if not prepared_model.converted.error and (prepared_model.references or not prepared_model.artifacts)
+    ]
+    broken = [
+        prepared_model.name for prepared_model in tried if not any(map(prepared_model.sound, prepared_model.artifacts))
+    ]
     if not broken or none in levels or none not in whole.variants.levels:
         return None
     variants = msgspec.structs.replace(config.variants, levels=(none, *levels))
     named = ", ".join(level.value for level in levels)
     why = f"quick: level none was converted after all, since nothing of {', '.join(broken)} works at {named}"
-    of_sizes = sizes_of({row.name: row.table for row in prepared})
+    of_sizes = sizes_of({prepared_model.name: prepared_model.table for prepared_model in prepared})
     families = {of_sizes.get(name, name) for name in broken}
     return SecondTry(
         config=msgspec.structs.replace(config, variants=variants),
         why=why,
-        names=frozenset(row.name for row in prepared if of_sizes.get(row.name, row.name) in families),
+        names=frozenset(
+            prepared_model.name
+            for prepared_model in prepared
+            if of_sizes.get(prepared_model.name, prepared_model.name) in families
+        ),
     )

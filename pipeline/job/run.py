@@ -107,7 +107,11 @@ class OutputChecker:
             for model, reference in references.items()
             for variant, files in reference.simulated.items()
         }
-        streams = {model: row.stream for model, row in references.items() if row.stream and row.stream.declared}
+        streams = {
+            model: reference.stream
+            for model, reference in references.items()
+            if reference.stream and reference.stream.declared
+        }
         self.streamed = {model: _tensors(stream.outputs) for model, stream in streams.items()}
         self.float_streams = {model: _tensors(stream.original) for model, stream in streams.items()}
 
@@ -506,7 +510,7 @@ def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Findin
             texts.append(f"a stream of {steps} steps: times are a step's, outputs those of each")
         texts += [finding.text for finding in growth.growth_findings(model.converted)]
         texts += [note for artifact in model.artifacts for note in artifact.notes]
-        texts += [row.text for a in model.accuracy if a.result for row in a.result.findings]
+        texts += [finding.text for a in model.accuracy if a.result for finding in a.result.findings]
         yield from (core_errors.warning(text, model.name) for text in dict.fromkeys(texts))
 
 
@@ -554,8 +558,11 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
         if options.quick and (again := with_none(config, whole, prepared)):
             config, hints = again.config, (again.why, *hints)
             broken = [pair for pair in models if pair[0].name in again.names]
-            tried = {row.name: row for row in prepare(config, broken, folder, work / "none", progress)}
-            prepared = [tried.get(row.name, row) for row in prepared]
+            tried = {
+                prepared_model.name: prepared_model
+                for prepared_model in prepare(config, broken, folder, work / "none", progress)
+            }
+            prepared = [tried.get(prepared_model.name, prepared_model) for prepared_model in prepared]
         if options.quick:
             hints = (left_out(whole, config), *hints)
         prepared = with_accuracy(prepared, config, folder, progress)

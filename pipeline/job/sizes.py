@@ -23,10 +23,10 @@ def needless_sizes(choices: Sequence[choose.Choice], sizes: Mapping[str, str]) -
         for choice in choices
         if choice.artifact.model in sizes and not runner_providers.provider_named(choice.options.provider).fixed_shapes
     )
-    for place, needless in sized.items():
-        if place not in opened:
+    for dimension, needless in sized.items():
+        if dimension not in opened:
             continue
-        target, model = place
+        target, model = dimension
         names = ", ".join(choice.artifact.model for choice in needless)
         more = wording.size(sum(choice.artifact.total_bytes for choice in needless))
         provider = ", ".join(dict.fromkeys(choice.options.provider for choice in needless))
@@ -35,6 +35,6 @@ def needless_sizes(choices: Sequence[choose.Choice], sizes: Mapping[str, str]) -
             code=RULE,
             what=f"{model} ships once for each size to be run on {provider}, which needs none of them: {names}, {more}",
             where=f"target {target}",
-            why=f"{opened[place].artifact.file} takes every size there",
+            why=f"{opened[dimension].artifact.file} takes every size there",
             remedy="leave the list out of `dimensions`, unless a provider with fixed shapes, as NNAPI, is to run it",
         )

@@ -97,8 +97,8 @@ def _clean(folder: Path) -> None:
     """Remove what jobs that were killed left: who has the lock is the only one to write here."""
     runner_files.restore_place(folder / storage.BUNDLE)
     runner_files.remove_abandoned(runner_files.RUN_PREFIX)
-    for place in (folder, folder / storage.ARTIFACTS):
-        runner_files.remove_abandoned(storage.WORK_PREFIX, place)
+    for directory in (folder, folder / storage.ARTIFACTS):
+        runner_files.remove_abandoned(storage.WORK_PREFIX, directory)
     for pattern in (
         f"*{runner_files.PART}",
         f"{storage.ARTIFACTS}/*{runner_files.PART}",
@@ -206,7 +206,9 @@ def own_campaign(
         # The last of its own that is no search: whose runs are no rounds.
         asked = [campaign] if campaign else reversed(_own(store, folder, database, names))
         records = (store.campaign(name) for name in asked)
-        record = next((row for row in records if campaign or not (row.document and row.document.searching)), None)
+        record = next(
+            (record for record in records if campaign or not (record.document and record.document.searching)), None
+        )
         if record is None:
             raise ConfigError(
                 "the search here has not ended",

@@ -114,7 +114,9 @@ class Ships:
     @property
     def at_hand(self) -> bool:
         """Whether the library needs not be fetched first."""
-        return not self.library or any(row.name == self.library and row.at_hand for row in fetch.known_libraries())
+        return not self.library or any(
+            library.name == self.library and library.at_hand for library in fetch.known_libraries()
+        )
 
 
 MOST_OPTIONAL = 8

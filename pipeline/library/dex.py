@@ -70,26 +70,26 @@ class _Dex:
         if defined > MOST_CLASSES:
             raise NotJava(f"it defines {defined:,} classes, and has numbers for {MOST_CLASSES:,}")
         self.budget.spend(defined)
-        for row in range(defined):
-            number, flags, *_, data, _ = self._row("classes", row, "8I")
+        for index in range(defined):
+            number, flags, *_, data, _ = self._row("classes", index, "8I")
             if name := names.pop(number, ""):
                 yield JavaClass(name, bool(flags & ABSTRACT), tuple(self._methods(data)) if data else ())
 
-    def _methods(self, place: int) -> Iterator[JavaMember]:
+    def _methods(self, offset: int) -> Iterator[JavaMember]:
         """Of a class's data: numbers as steps from the one before, of fields and then of methods, each with flags."""
         counts = []
         for _ in range(4):
-            count, place = self._number(place)
+            count, offset = self._number(offset)
             counts.append(count)
         for kind, count in enumerate(counts):
             number, is_method = 0, kind >= 2
             for _ in range(count):
-                step, place = self._number(place)
-                flags, place = self._number(place)
+                step, offset = self._number(offset)
+                flags, offset = self._number(offset)
                 number += step
                 self.budget.spend(8)
                 if is_method:
-                    _, place = self._number(place)
+                    _, offset = self._number(offset)
                     _, prototype, name = self._row("methods", number, "HHI")
                     yield JavaMember(text_of(self._string(name)), self._descriptor(prototype), bool(flags & NATIVE))
 
@@ -111,21 +111,21 @@ class _Dex:
         return self._string(*self._row("types", number, "I"))
 
     def _string(self, number: int) -> bytes:
-        (place,) = self._row("strings", number, "I")
-        _, place = self._number(place)
-        end = self.content.find(b"\0", place, place + MOST_TEXT)
+        (offset,) = self._row("strings", number, "I")
+        _, offset = self._number(offset)
+        end = self.content.find(b"\0", offset, offset + MOST_TEXT)
         if end < 0:
-            raise NotJava(f"it has no name at byte {place}")
-        self.budget.spend(end - place)
-        return bytes(self.content[place:end])
+            raise NotJava(f"it has no name at byte {offset}")
+        self.budget.spend(end - offset)
+        return bytes(self.content[offset:end])
 
-    def _number(self, place: int) -> tuple[int, int]:
+    def _number(self, offset: int) -> tuple[int, int]:
         """A number in groups of seven bits (ULEB128), and where it ends."""
         number = 0
         for shift in range(0, 35, 7):
-            byte = self.content[place]
-            place += 1
+            byte = self.content[offset]
+            offset += 1
             number |= (byte & 0x7F) << shift
             if byte < 0x80:
-                return number, place
+                return number, offset
         raise NotJava("a number of it is longer than 32 bits")

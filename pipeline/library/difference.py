@@ -80,9 +80,9 @@ def compare_libraries(
     ]
     operators: tuple[dict[str, bool | None], ...] = ()
     why = f"that takes a library for Android on {core_abis.X86_64} in both packages"
-    if runs and all(row.facts.system == "android" for row in runs):
+    if runs and all(run.facts.system == "android" for run in runs):
         try:
-            operators = tuple(registered_operators(row.facts) for row in runs)
+            operators = tuple(registered_operators(run.facts) for run in runs)
         except UnavailableError as error:
             why = "; ".join(filter(None, (error.what, error.why)))
     if operators:
@@ -150,7 +150,9 @@ def registered_operators(library: ort_library.LibraryFacts) -> dict[str, bool | 
     for kernel in state.get_all_opkernel_def():
         key = (kernel.domain, kernel.op_name)
         types.setdefault(key, []).append((kernel.version_range, dict(kernel.type_constraints)))
-    schemas = sorted(state.get_all_operator_schema(), key=lambda row: (row.domain, row.name, row.since_version))
+    schemas = sorted(
+        state.get_all_operator_schema(), key=lambda schema: (schema.domain, schema.name, schema.since_version)
+    )
     with runner_files.scratch_folder() as folder:
         names: list[str] = []
         questions: list[inspection.ModelQuestion] = []
@@ -181,28 +183,33 @@ def _model(schema: Any, kernels: Sequence[dict[str, list[str]]]) -> "onnx.ModelP
     """One node with an input for each that the schema requires; None where a type or an attribute cannot be made up."""
     from onnx import TensorProto, helper
 
-    constraints = {row.type_param_str: list(row.allowed_type_strs) for row in schema.type_constraints}
+    constraints = {
+        type_constraint.type_param_str: list(type_constraint.allowed_type_strs)
+        for type_constraint in schema.type_constraints
+    }
     chosen: dict[str, str] = {}
     for name, allowed in constraints.items():
         types = next((rows[name] for rows in kernels if name in rows), allowed)
         usual = [f"tensor({kind})" for kind in PREFERRED if f"tensor({kind})" in types]
         chosen[name] = (usual or types or allowed)[0]
     attributes = {}
-    for name, row in schema.attributes.items():
-        if row.required:
-            value = ATTRIBUTES.get(str(row.type).rpartition(".")[2])
+    for name, attribute in schema.attributes.items():
+        if attribute.required:
+            value = ATTRIBUTES.get(str(attribute.type).rpartition(".")[2])
             if value is None:
                 return None
             attributes[name] = value
     inputs = []
-    for number, row in enumerate(schema.inputs[: schema.min_input]):
-        kind = chosen.get(row.typeStr, row.typeStr)
+    for number, parameter in enumerate(schema.inputs[: schema.min_input]):
+        kind = chosen.get(parameter.typeStr, parameter.typeStr)
         if not kind.startswith("tensor("):
             return None
         code = TensorProto.DataType.Value(kind[len("tensor(") : -1].upper())
         inputs.append(helper.make_tensor_value_info(f"x{number}", code, None))
     outputs = [f"y{number}" for number in range(max(schema.min_output, 1))]
-    node = helper.make_node(schema.name, [row.name for row in inputs], outputs, domain=schema.domain, **attributes)
+    node = helper.make_node(
+        schema.name, [parameter.name for parameter in inputs], outputs, domain=schema.domain, **attributes
+    )
     values = [helper.make_empty_tensor_value_info(name) for name in outputs]
     graph = helper.make_graph([node], "one", inputs, values)
     imports = [helper.make_opsetid(schema.domain, schema.since_version)]

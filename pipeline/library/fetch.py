@@ -350,9 +350,9 @@ def get_library(
         )
     if name.scheme == "wheel":
         return _from_wheel(name, abi or "x86_64", say)
-    if entry := ort_library.read_entry(name):
+    if library := ort_library.read_entry(name):
         say(f"{name} was fetched before")
-        return entry
+        return library
     ways: list[Callable[[], ort_library.NamedLibrary]] = [
         lambda: _from_caches(name, say),
         lambda: _from_maven(name, *by_client(name, say)),

@@ -73,10 +73,10 @@ def read_class(content: bytes, budget: Budget) -> JavaClass:
     if content[:4] != MAGIC:
         raise NotJava("it does not begin as a class file does")
     try:
-        constants, place = _constants(content)
-        flags, this, _, interfaces = struct.unpack_from(">4H", content, place)
-        _, place = _members(content, place + 8 + 2 * interfaces, constants)
-        methods, _ = _members(content, place, constants)
+        constants, offset = _constants(content)
+        flags, this, _, interfaces = struct.unpack_from(">4H", content, offset)
+        _, offset = _members(content, offset + 8 + 2 * interfaces, constants)
+        methods, _ = _members(content, offset, constants)
         (name,) = struct.unpack(">H", constants[this])
         return JavaClass(text_of(constants[name]), bool(flags & ABSTRACT), methods)
     except (struct.error, IndexError, KeyError) as error:
@@ -87,33 +87,33 @@ def _constants(content: bytes) -> tuple[dict[int, bytes], int]:
     """The bytes of each constant by its number, and where they end."""
     (count,) = struct.unpack_from(">H", content, 8)
     constants: dict[int, bytes] = {}
-    place, number = 10, 1
+    offset, number = 10, 1
     while number < count:
-        tag = content[place]
-        place += 1
+        tag = content[offset]
+        offset += 1
         if tag == UTF8:
-            (size,) = struct.unpack_from(">H", content, place)
-            place += 2
+            (size,) = struct.unpack_from(">H", content, offset)
+            offset += 2
         else:
             size = CONSTANT_BYTES[tag]
-        constants[number] = content[place : place + size]
-        place += size
+        constants[number] = content[offset : offset + size]
+        offset += size
         number += 2 if tag in WIDE else 1
-    return constants, place
+    return constants, offset
 
 
-def _members(content: bytes, place: int, constants: dict[int, bytes]) -> tuple[tuple[JavaMember, ...], int]:
+def _members(content: bytes, offset: int, constants: dict[int, bytes]) -> tuple[tuple[JavaMember, ...], int]:
     """Fields or methods, and where they end; what their attributes hold is passed over."""
-    (count,) = struct.unpack_from(">H", content, place)
-    place += 2
+    (count,) = struct.unpack_from(">H", content, offset)
+    offset += 2
     members: list[JavaMember] = []
     for _ in range(count):
-        flags, name, descriptor, attributes = struct.unpack_from(">4H", content, place)
-        place += 8
+        flags, name, descriptor, attributes = struct.unpack_from(">4H", content, offset)
+        offset += 8
         for _ in range(attributes):
-            place += 6 + struct.unpack_from(">I", content, place + 2)[0]
+            offset += 6 + struct.unpack_from(">I", content, offset + 2)[0]
         members.append(JavaMember(text_of(constants[name]), text_of(constants[descriptor]), bool(flags & NATIVE)))
-    return tuple(members), place
+    return tuple(members), offset
 
 
 def read_jar(content: bytes, package: str) -> Iterator[JavaClass]:

@@ -110,10 +110,10 @@ def read_arm_code(content: elf_file.Buffer, elf: elf_file.Elf | None = None) -> 
                 hits |= (words & np.uint32(mask)) == np.uint32(value)
             matches = np.flatnonzero(hits) * 4 + part.address
             places[name].append(matches[matches >= (bounds[0] if len(bounds) else 0)])  # constants lie before the code
-        for place in _calls(words, part, dict(elf.slots).get(GETAUXVAL)):
-            kind = _argument(words[max(place - BEFORE, 0) : place])
+        for call in _calls(words, part, dict(elf.slots).get(GETAUXVAL)):
+            kind = _argument(words[max(call - BEFORE, 0) : call])
             if kind in reads:
-                reads[kind].append(_bit(words[place + 1 : place + 1 + AFTER]))
+                reads[kind].append(_bit(words[call + 1 : call + 1 + AFTER]))
     at = {name: np.concatenate(parts or [np.empty(0, np.int64)]) for name, parts in places.items()}
     functions = {name: set(_indices(bounds, hits).tolist()) for name, hits in at.items()}
     extensions = []
@@ -153,12 +153,12 @@ def _functions(content: elf_file.Buffer, elf: elf_file.Elf) -> "Places":
     rows = np.frombuffer(content, "<i4", count * 2, table.offset + 12).reshape(-1, 2).astype(np.int64) + table.address
     loads = [part for part in elf.segments if part.type == elf_file.PT_LOAD]
     ends = []
-    for start, entry in rows.tolist():
+    for start, entry_point in rows.tolist():
         offset = next(
             (
-                entry - part.address + part.offset
+                entry_point - part.address + part.offset
                 for part in loads
-                if part.address <= entry < part.address + part.file_size
+                if part.address <= entry_point < part.address + part.file_size
             ),
             -1,
         )

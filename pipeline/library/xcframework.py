@@ -164,13 +164,15 @@ def _checked(path: Path, folder: Path, symbol: str, platform: str) -> XcFramewor
     except (ValueError, ExpatError, struct.error, IndexError, OverflowError, RecursionError, MemoryError) as error:
         raise _no_framework(path, f"its {INFO} is damaged: {str(error)[:200]}") from error
     listed = [row for row in rows if row.platform == platform and row.variant in ("", "simulator")]
-    for entry in listed:
-        for name in (entry.identifier, entry.path, *([entry.headers] if entry.headers else [])):
+    for library in listed:
+        for name in (library.identifier, library.path, *([library.headers] if library.headers else [])):
             _require_plain(path, name)
-    devices = [row for row in listed if not row.variant and (platform != "ios" or "arm64" in row.architectures)]
+    devices = [
+        library for library in listed if not library.variant and (platform != "ios" or "arm64" in library.architectures)
+    ]
     if len(devices) != 1:
         raise _refused(path, [f"it has {len(devices)} slices for {DEVICES[platform]}"])
-    slices = (*devices, *(entry for entry in listed if entry.variant))
+    slices = (*devices, *(library for library in listed if library.variant))
     code = [_images(path, folder, part, symbol) for part in slices]
     findings = [text for part, images in zip(slices, code, strict=True) for text in _findings(folder, part, images)]
     if len({image.static for images in code for image in images}) > 1:
@@ -196,12 +198,12 @@ def _refused(path: Path, findings: list[str]) -> CheckFailed:
 
 def _images(path: Path, folder: Path, part: XcSlice, symbol: str) -> list[elf_file.MachOImage]:
     """The code of a slice; raises CheckFailed for files that are none, or without the symbol."""
-    place = folder / part.identifier
-    for file in (place, *place.rglob("*")):
+    slice_folder = folder / part.identifier
+    for file in (slice_folder, *slice_folder.rglob("*")):
         if file.is_symlink() or not (file.is_file() or file.is_dir()):
             raise _refused(path, [f"{file.relative_to(folder)} is missing, a link or no regular file"])
         _require_plain(path, file.relative_to(folder).as_posix())
-    binary = place / part.path
+    binary = slice_folder / part.path
     if part.path.endswith(".framework"):
         binary /= PurePosixPath(part.path).stem
     try:

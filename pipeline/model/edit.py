@@ -50,9 +50,9 @@ def attribute(node: "onnx.NodeProto", name: str, default: Any = None) -> Any:
     """An attribute's value as Python has it: numbers, lists of them, str for text."""
     from onnx import helper
 
-    for entry in node.attribute:
-        if entry.name == name:
-            value = helper.get_attribute_value(entry)
+    for node_attribute in node.attribute:
+        if node_attribute.name == name:
+            value = helper.get_attribute_value(node_attribute)
             return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     return default
 
@@ -75,8 +75,12 @@ def read_names(nodes: "Iterable[onnx.NodeProto]") -> set[str]:
     names: set[str] = set()
     for node in nodes:
         names.update(node.input)
-        for entry in node.attribute:
-            for body in [entry.g, *entry.graphs] if entry.HasField("g") or entry.graphs else ():
+        for node_attribute in node.attribute:
+            for body in (
+                [node_attribute.g, *node_attribute.graphs]
+                if node_attribute.HasField("g") or node_attribute.graphs
+                else ()
+            ):
                 for graph in subgraphs(body):
                     names.update(value.name for value in graph.output)
                     names.update(name for inner in graph.node for name in inner.input)
@@ -104,7 +108,11 @@ def constant_tensors(graph: "onnx.GraphProto") -> "Iterator[tuple[str, onnx.Tens
         yield from ((tensor.name, tensor) for tensor in body.initializer)
         for node in body.node:
             if node.op_type == "Constant":
-                yield from ((first_output(node), entry.t) for entry in node.attribute if entry.name == "value")
+                yield from (
+                    (first_output(node), node_attribute.t)
+                    for node_attribute in node.attribute
+                    if node_attribute.name == "value"
+                )
 
 
 def fresh_name(base: str, taken: set[str]) -> str:
@@ -140,16 +148,16 @@ def sort_nodes(graph: "onnx.GraphProto") -> None:
     outputs = {name for node in waiting for name in node.output if name}
     needs = [read_names([node]) & outputs for node in waiting]
     readers: dict[str, list[int]] = {}
-    for place, names in enumerate(needs):
+    for index, names in enumerate(needs):
         for name in names:
-            readers.setdefault(name, []).append(place)
-    ready = [place for place, names in enumerate(needs) if not names]
+            readers.setdefault(name, []).append(index)
+    ready = [index for index, names in enumerate(needs) if not names]
     heapq.heapify(ready)
     order = []
     while ready:
-        place = heapq.heappop(ready)
-        order.append(place)
-        for name in waiting[place].output:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for name in waiting[index].output:
             for reader in readers.pop(name, ()):
                 needs[reader].discard(name)
                 if not needs[reader]:
@@ -157,7 +165,7 @@ def sort_nodes(graph: "onnx.GraphProto") -> None:
     if len(order) != len(waiting):
         raise ModelError("the graph has a cycle", remedy="export the model again")
     if order != sorted(order):
-        set_nodes(graph, (waiting[place] for place in order))
+        set_nodes(graph, (waiting[index] for index in order))
 
 
 def drop_unread(graph: "onnx.GraphProto") -> None:
@@ -168,12 +176,12 @@ def drop_unread(graph: "onnx.GraphProto") -> None:
 
 def onnx_opset(proto: "onnx.ModelProto") -> int:
     """The version of ONNX's own operators; 0 when a model has none."""
-    return max((entry.version for entry in proto.opset_import if entry.domain in ONNX_DOMAINS), default=0)
+    return max((opset.version for opset in proto.opset_import if opset.domain in ONNX_DOMAINS), default=0)
 
 
 def drop_unused_domains(proto: "onnx.ModelProto") -> None:
     """Remove opset imports that no node uses: onnxruntime declares all that it knows when it saves."""
-    if not any(entry.domain for entry in proto.opset_import):
+    if not any(opset.domain for opset in proto.opset_import):
         return
     used = {node.domain for node in all_nodes(proto.graph)} | {function.domain for function in proto.functions} | {""}
-    keep_only(proto.opset_import, lambda entry: entry.domain in used)
+    keep_only(proto.opset_import, lambda opset: opset.domain in used)

@@ -25,13 +25,13 @@ MAX_WEIGHT_BYTES = (2 << 30) - (64 << 20)
 
 def tensor_bytes(tensor: "onnx.TensorProto") -> int | None:
     """Bytes that the tensor's elements take, from type and dimensions; None for strings, unknown types, bad sizes."""
-    row = BY_CODE.get(tensor.data_type)
+    element = BY_CODE.get(tensor.data_type)
     count = 1
     for dim in tensor.dims:
         count *= dim
         if dim < 0 or count > MAX_WEIGHT_BYTES:
             return None
-    return (count * row.bits + 7) // 8 if row and row.bits else None
+    return (count * element.bits + 7) // 8 if element and element.bits else None
 
 
 def unsound(tensor: "onnx.TensorProto") -> str:
@@ -45,8 +45,8 @@ def unsound(tensor: "onnx.TensorProto") -> str:
             return "has strings as raw data"
         sound = needed is None or needed == len(tensor.raw_data)
         return "" if sound else f"has {len(tensor.raw_data)} bytes of data, its dimensions need {needed}"
-    row = BY_CODE.get(tensor.data_type)
-    given = len(getattr(tensor, row.field)) if row and row.field else count
+    element = BY_CODE.get(tensor.data_type)
+    given = len(getattr(tensor, element.field)) if element and element.field else count
     return "" if given == count else f"has {given} elements of data, its dimensions need {count}"
 
 
@@ -127,8 +127,8 @@ def unstorable(graph: OrtGraph) -> str:
     for part in graph.walk():
         for name, tensor in part.initializers.items():
             if tensor.data_type > LAST_STORED_TYPE:
-                row = BY_CODE.get(tensor.data_type)
-                return f"{name[:80]!r} is of type {row.ort if row else tensor.data_type}"
+                element = BY_CODE.get(tensor.data_type)
+                return f"{name[:80]!r} is of type {element.ort if element else tensor.data_type}"
     return ""
 
 
@@ -145,7 +145,7 @@ def unmappable(graph: OrtGraph) -> bool:
     */_ORT_MEM_ADDR_/*, but it is not regular file"); without, all do. Measured with 1.17 to 1.32.
     """
     nodes = (node for part in graph.walk() for node in part.nodes)
-    values = (entry.value for node in nodes for entry in node.attributes.values())
+    values = (attribute.value for node in nodes for attribute in node.attributes.values())
     return any(isinstance(value, Tensor) and value.length >= REFERRED_BYTES for value in values)
 
 

@@ -318,11 +318,11 @@ def _other_tensors(proto: "onnx.ModelProto") -> Iterator["onnx.TensorProto"]:
                 yield from (attribute.t, *attribute.tensors) if attribute.HasField("t") else attribute.tensors
 
 
-def read_in(tensor: "onnx.TensorProto", place: ByteRange) -> None:
+def read_in(tensor: "onnx.TensorProto", span: ByteRange) -> None:
     """Put the bytes of an external tensor into its message."""
-    with place.file.open("rb") as opened:
-        opened.seek(place.offset)
-        tensor.raw_data = opened.read(place.length)
+    with span.file.open("rb") as opened:
+        opened.seek(span.offset)
+        tensor.raw_data = opened.read(span.length)
     del tensor.external_data[:]
     tensor.ClearField("data_location")
 
@@ -493,13 +493,13 @@ def range_digests(places: Collection[ByteRange]) -> dict[ByteRange, str]:
         return dict(zip(places, pool.map(_range_digest, places), strict=True))
 
 
-def _range_digest(place: ByteRange) -> str:
+def _range_digest(span: ByteRange) -> str:
     """Read in pieces: a memory map would count as this process's memory, byte for byte."""
     digest = hashlib.sha256()
-    buffer = memoryview(bytearray(min(READ_BYTES, place.length)))
-    with place.file.open("rb", buffering=0) as opened:
-        opened.seek(place.offset)
-        left = place.length
+    buffer = memoryview(bytearray(min(READ_BYTES, span.length)))
+    with span.file.open("rb", buffering=0) as opened:
+        opened.seek(span.offset)
+        left = span.length
         while left and (count := opened.readinto(buffer[:left])):
             digest.update(buffer[:count])
             left -= count

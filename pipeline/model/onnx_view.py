@@ -79,7 +79,7 @@ def whole_of(proto: "onnx.ModelProto") -> "onnx.ModelProto":
     with contextlib.suppress(RuntimeError, ValueError):
         proto = inliner.inline_local_functions(proto) if proto.functions else proto
     asked = copied(proto)
-    imported = {plain_domain(entry.domain) for entry in proto.opset_import}
+    imported = {plain_domain(opset.domain) for opset in proto.opset_import}
     missing = {plain_domain(node.domain) for node in all_nodes(proto.graph)} - imported
     asked.opset_import.extend(helper.make_opsetid(domain, 1) for domain in missing)  # inference stops without
     with contextlib.suppress(RuntimeError, ValueError, shape_inference.InferenceError):
@@ -98,7 +98,7 @@ class _File(NamedTuple):
 def model_of(proto: "onnx.ModelProto", where: str, data: Buffer | None = None) -> OrtModel:
     """The same from a message; ModelError for one without a graph. `data` is of a file that has its constants."""
     try:
-        imports = {plain_domain(entry.domain): entry.version for entry in proto.opset_import}
+        imports = {plain_domain(opset.domain): opset.version for opset in proto.opset_import}
         graph = _graph(proto.graph, imports, _File(PurePosixPath(where).name, data))
     except ValueError as error:
         raise _no_model(where, str(error)) from error
@@ -130,9 +130,11 @@ def _graph(proto: "onnx.GraphProto", imports: dict[str, int], file: _File) -> Or
 
 def _node(index: int, proto: "onnx.NodeProto", imports: dict[str, int], file: _File) -> OrtNode:
     domain = plain_domain(proto.domain)
-    attributes = {each.name: Attribute(each.type, _value(each, imports, file)) for each in proto.attribute}
+    attributes = {
+        attribute.name: Attribute(attribute.type, _value(attribute, imports, file)) for attribute in proto.attribute
+    }
     outer: list[str] = []  # what bodies read from around them
-    for body in (value for row in attributes.values() if isinstance(value := row.value, OrtGraph)):
+    for body in (value for attribute in attributes.values() if isinstance(value := attribute.value, OrtGraph)):
         inside = {*body.inputs, *body.initializers, *(name for node in body.nodes for name in node.outputs)}
         read = [name for node in body.nodes for name in (*node.inputs, *node.implicit_inputs)]
         outer += [name for name in (*read, *body.outputs) if name and name not in inside]
@@ -178,8 +180,8 @@ def _value(proto: "onnx.AttributeProto", imports: dict[str, int], file: _File) -
         return value
     if not isinstance(value, Sequence):  # a type, a sparse tensor, or none
         return None
-    words = [each.decode("utf-8", "backslashreplace") if isinstance(each, bytes) else each for each in value]
-    return tuple(each for each in words if isinstance(each, (int, float, str)))
+    words = [word.decode("utf-8", "backslashreplace") if isinstance(word, bytes) else word for word in value]
+    return tuple(word for word in words if isinstance(word, (int, float, str)))
 
 
 def _tensor(proto: "onnx.TensorProto", file: _File) -> Tensor:

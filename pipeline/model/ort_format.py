@@ -411,12 +411,12 @@ def parse_ort(data: Buffer, source: str, *, inner_types: bool = True) -> OrtMode
         model, fields = reader.path((1, "model"))
         imports = {}
         for at in reader.tables(model, fields, 1):
-            entry = reader.table(at)
-            imports[reader.text(at, entry, 0)] = reader.scalar(at, entry, 1, "q")
+            table = reader.table(at)
+            imports[reader.text(at, table, 0)] = reader.scalar(at, table, 1, "q")
         properties = {}
         for at in reader.tables(model, fields, 9):
-            entry = reader.table(at)
-            properties[reader.text(at, entry, 0)] = reader.text(at, entry, 1)
+            table = reader.table(at)
+            properties[reader.text(at, table, 0)] = reader.text(at, table, 1)
         version = reader.text(root, slots, 0)
         if not re.fullmatch(r"[0-6]", version):
             raise BrokenError(f"its format version is {version[:20]!r}; releases to 1.32 write 1 to 6")
@@ -497,16 +497,16 @@ def resolver_of(reader: Reader) -> Resolver:
     resolver: Resolver = {}
     root = reader.root()
     at = reader.child(root, reader.table(root), 3)
-    for entry in reader.tables(at, reader.table(at), 0) if at is not None else []:
-        slots = reader.table(entry)
+    for table in reader.tables(at, reader.table(at), 0) if at is not None else []:
+        slots = reader.table(table)
         parameters = {}
-        for parameter in reader.tables(entry, slots, 1):
+        for parameter in reader.tables(table, slots, 1):
             fields = reader.table(parameter)
             args = [(arg, reader.table(arg)) for arg in reader.tables(parameter, fields, 1)]
             parameters[reader.text(parameter, fields, 0)] = tuple(
                 (reader.scalar(arg, given, 0, "b") == 1, reader.scalar(arg, given, 1, "I")) for arg, given in args
             )
-        resolver[reader.text(entry, slots, 0)] = parameters
+        resolver[reader.text(table, slots, 0)] = parameters
     return resolver
 
 
@@ -661,9 +661,9 @@ def attribute_lists(data: Buffer) -> Iterator[tuple[AttributeList, OrtNode]]:
         graphs = [reader.path((1, "model"), (7, "graph"))[0]]
         while graphs:
             at = graphs.pop()
-            for place in reader.tables(at, reader.table(at), 2):
-                slots = reader.table(place)
-                if not (attributes := reader.tables(place, slots, 10)):
+            for table in reader.tables(at, reader.table(at), 2):
+                slots = reader.table(table)
+                if not (attributes := reader.tables(table, slots, 10)):
                     continue
                 names = []
                 for attribute in attributes:
@@ -671,8 +671,8 @@ def attribute_lists(data: Buffer) -> Iterator[tuple[AttributeList, OrtNode]]:
                     names.append((attribute, reader.text(attribute, fields, 0)))
                     graphs += [body] if (body := reader.child(attribute, fields, 7)) is not None else []
                     graphs += reader.tables(attribute, fields, 12)
-                where = present(reader.child(place, slots, 10), "list of attributes")
-                yield AttributeList(where, tuple(names)), _node(reader, place, 1)
+                where = present(reader.child(table, slots, 10), "list of attributes")
+                yield AttributeList(where, tuple(names)), _node(reader, table, 1)
 
 
 def _runtime_optimizations(reader: Reader, at: int | None) -> tuple[RuntimeOptimization, ...]:

@@ -253,7 +253,7 @@ def _resolver(builder: "_Builder", reader: "Reader") -> int:
         return int(builder.EndObject())
 
     entries = []
-    for op_id, parameters in sorted(resolver_of(reader).items(), key=lambda item: item[0].encode()):
+    for op_id, parameters in sorted(resolver_of(reader).items(), key=lambda pair: pair[0].encode()):
         kinds = []
         for name in sorted(parameters):
             arguments = []
@@ -284,10 +284,10 @@ class FilePlan:
         # From the end of the head, which is not known yet
         weight_at: dict[int, Weight] = {}
         end = parts.padding + len(body)
-        for tensor, place in weights:  # the length of a vector, then its bytes, aligned
+        for tensor, span in weights:  # the length of a vector, then its bytes, aligned
             start = (end + 4 + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT - 4
-            weight_at[start] = tensor, place
-            end = start + 4 + place.length
+            weight_at[start] = tensor, span
+            end = start + 4 + span.length
         builder = _Builder(4096)
         builder.minalign = ALIGNMENT
         resolver = _resolver(builder, reader)
@@ -298,8 +298,8 @@ class FilePlan:
             slot: parts.child(at, slots, slot) for slot in range(GRAPH_SLOTS) if slot != GRAPH_MAX_NODE_INDEX
         }
         if weights:
-            inputs = {reader.text_at(place): parts.tail(place) for place in reader.tables(at, slots, GRAPH_INPUTS)}
-            tensors: list[int] = [parts.tail(place) for place in reader.tables(at, slots, GRAPH_INITIALIZERS)]
+            inputs = {reader.text_at(table): parts.tail(table) for table in reader.tables(at, slots, GRAPH_INPUTS)}
+            tensors: list[int] = [parts.tail(table) for table in reader.tables(at, slots, GRAPH_INITIALIZERS)]
             tensors += [
                 _tensor(builder, inputs.pop(tensor.name), start, tensor) for start, (tensor, _) in weight_at.items()
             ]
@@ -358,20 +358,20 @@ class FilePlan:
             with path.open("wb") as file:
                 file.writelines((self.head, self.body))
             return digest or hashlib.sha256(self.head + self.body).hexdigest()
-        with HashingFile(path, size_bytes + sum(place.length for _, place in self.weights.values())) as out:
+        with HashingFile(path, size_bytes + sum(span.length for _, span in self.weights.values())) as out:
             out.write(self.head)
             out.write(self.body)
-            for start, (_, place) in self.weights.items():
-                out.write(bytes(start - out.size_bytes) + struct.pack("<I", place.length))
-                descriptor = os.open(place.file, os.O_RDONLY)
+            for start, (_, span) in self.weights.items():
+                out.write(bytes(start - out.size_bytes) + struct.pack("<I", span.length))
+                descriptor = os.open(span.file, os.O_RDONLY)
                 try:
-                    copied = out.copy(descriptor, place.offset, place.length)
+                    copied = out.copy(descriptor, span.offset, span.length)
                 finally:
                     os.close(descriptor)
-                if copied < place.length:
+                if copied < span.length:
                     raise ModelError(
                         "a weight's bytes are gone",
-                        where=str(place.file),
+                        where=str(span.file),
                         why="the file became shorter",
                         remedy="leave the model alone while it is converted",
                     )
@@ -388,7 +388,7 @@ def without_attributes(skeleton: Buffer, unwanted: Callable[[OrtNode], Collectio
         if not (names := unwanted(node)):
             continue
         changed = bytearray(skeleton) if changed is None else changed
-        kept = [place for place, name in vector.entries if name not in names]
+        kept = [position for position, name in vector.entries if name not in names]
         struct.pack_into("<I", changed, vector.at, len(kept))
         for index in range(len(vector.entries)):
             slot = vector.at + 4 + 4 * index
@@ -402,8 +402,8 @@ def with_opsets(skeleton: Buffer, versions: Mapping[str, int]) -> Buffer:
         return skeleton
     changed, reader = bytearray(skeleton), Reader(skeleton)
     model, fields = reader.path((ROOT_MODEL, "model"))
-    for entry in reader.tables(model, fields, MODEL_OPSETS):
-        slots = reader.table(entry)
-        if (version := versions.get(reader.text(entry, slots, 0))) is not None and slots[1]:
-            struct.pack_into("<q", changed, entry + slots[1], version)
+    for table in reader.tables(model, fields, MODEL_OPSETS):
+        slots = reader.table(table)
+        if (version := versions.get(reader.text(table, slots, 0))) is not None and slots[1]:
+            struct.pack_into("<q", changed, table + slots[1], version)
     return bytes(changed)

@@ -24,22 +24,22 @@ class Reads:
     @cached_property
     def constants(self) -> "dict[str, onnx.TensorProto]":
         """Tensors that are in the file, by name."""
-        found: dict[str, onnx.TensorProto] = {}
+        constants: dict[str, onnx.TensorProto] = {}
         for graph in subgraphs(self.model.graph):
-            found.update((tensor.name, tensor) for tensor in graph.initializer)
+            constants.update((tensor.name, tensor) for tensor in graph.initializer)
             for node in graph.node:
                 if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-                    found[node.output[0]] = node.attribute[0].t
-        return found
+                    constants[node.output[0]] = node.attribute[0].t
+        return constants
 
     @cached_property
     def readers(self) -> "Mapping[str, list[tuple[onnx.NodeProto, int]]]":
         """Nodes by the values that they read, with the slot."""
-        found: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
+        readers: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
         for node in all_nodes(self.model.graph):
             for slot, name in enumerate(node.input):
-                found[name].append((node, slot))
-        return found
+                readers[name].append((node, slot))
+        return readers
 
     def of(self, name: str, passing: AbstractSet[str] = PASSING) -> Iterator[tuple["onnx.NodeProto", int]]:
         """Nodes that read a value, also behind operators that only pass it on, with the slot they read it in."""

@@ -189,9 +189,9 @@ def _as_defined(proto: "ModelProto") -> "ModelProto":
         return proto
     defined = copied(proto)
     for node in free(defined):
-        for place in reversed(range(len(node.attribute))):
-            if node.attribute[place].name == FREE_TO_ROUND:
-                del node.attribute[place]
+        for index in reversed(range(len(node.attribute))):
+            if node.attribute[index].name == FREE_TO_ROUND:
+                del node.attribute[index]
     return defined
 
 

@@ -53,16 +53,16 @@ TYPES = (
 LAST_STORED_TYPE = 20
 """FLOAT8E5M2FNUZ: the last of ONNX's types that the ORT format's table of types has; those of 4 and 2 bits follow."""
 
-BY_CODE = {row.code: row for row in TYPES}
-SHORT_NAMES = {row.code: row.short for row in TYPES}
-ORT_NAMES = {row.code: row.ort for row in TYPES}
-SHORT_BY_ORT = {row.ort: row.short for row in TYPES}
-CODES = {row.short: row.code for row in TYPES}
-BITS = {row.short: row.bits for row in TYPES}
-CPP_TYPES = {row.code: row.cpp for row in TYPES if row.cpp}
+BY_CODE = {element.code: element for element in TYPES}
+SHORT_NAMES = {element.code: element.short for element in TYPES}
+ORT_NAMES = {element.code: element.ort for element in TYPES}
+SHORT_BY_ORT = {element.ort: element.short for element in TYPES}
+CODES = {element.short: element.code for element in TYPES}
+BITS = {element.short: element.bits for element in TYPES}
+CPP_TYPES = {element.code: element.cpp for element in TYPES if element.cpp}
 """The names in operator configs. Complex and 4-bit types have none: they cannot be restricted."""
-CPP_BY_ORT = {row.ort: row.cpp for row in TYPES if row.cpp}
-NUMPY_KINDS = {row.code: row.numpy for row in TYPES if row.numpy}
+CPP_BY_ORT = {element.ort: element.cpp for element in TYPES if element.cpp}
+NUMPY_KINDS = {element.code: element.numpy for element in TYPES if element.numpy}
 """Types whose numbers a rule may read; 4-bit and string ones never are."""
 
 FLOAT, UINT8, INT8, INT32, FLOAT16, BFLOAT16 = (CODES[name] for name in ("f32", "u8", "i8", "i32", "f16", "bf16"))

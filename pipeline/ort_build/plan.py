@@ -490,9 +490,9 @@ def _not_on_platform(request: Request) -> list[str]:
     return [
         name
         for name in request.providers
-        if platform not in (row := provider_rules.BUILD_PROVIDERS[name]).platforms
-        or (row.abis and not abis <= row.abis)
-        or (platform in row.converting_only and request.kind is not config_tables.BuildKind.FULL)
+        if platform not in (provider := provider_rules.BUILD_PROVIDERS[name]).platforms
+        or (provider.abis and not abis <= provider.abis)
+        or (platform in provider.converting_only and request.kind is not config_tables.BuildKind.FULL)
     ]
 
 

@@ -279,7 +279,7 @@ def run_build(
     storage.make_folder(work)
     with _alone(work):
         started = time.monotonic()
-        sdk, ndk = (str(place.absolute()) if place else None for place in android)
+        sdk, ndk = (str(path.absolute()) if path else None for path in android)
         places = BuildPaths(
             source=str(source.absolute()),
             work=str(work.absolute()),
@@ -441,7 +441,7 @@ def rank_additions(builds: Sequence[SizedBuild]) -> list[tuple[tuple[str, ...], 
         for large, large_bytes in builds:
             if small != large and large.contains(small) and (added := added_names(small, large)):
                 sizes.setdefault(added, large_bytes - small_bytes)
-    return sorted(sizes.items(), key=lambda row: (-(row[1] // len(row[0])), row[0]))
+    return sorted(sizes.items(), key=lambda pair: (-(pair[1] // len(pair[0])), pair[0]))
 
 
 def added_names(small: required_ops.RequiredOps, large: required_ops.RequiredOps) -> tuple[str, ...]:
@@ -537,7 +537,7 @@ def measured_at(path: Path, cache: Path) -> tuple[Mapping[str, int], required_op
     if path.is_dir():
         record = read_record(path)
     else:
-        named = [row for folder, row in builds_in(cache) if folder.name.startswith(str(path))]
+        named = [build for folder, build in builds_in(cache) if folder.name.startswith(str(path))]
         if len(named) > 1:
             raise ConfigError(
                 f"{len(named)} builds begin with {str(path)!r}", where=str(cache), remedy="give more letters"

@@ -385,7 +385,9 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     def refused_operators(self) -> dict[str, int]:
         """How many nodes of each operator are not claimed, by its name, with its domain where that is not ONNX's."""
         names = (
-            f"{row.domain}:{row.op_type}" if row.domain else row.op_type for row in self.decisions if not row.claimed
+            f"{decision.domain}:{decision.op_type}" if decision.domain else decision.op_type
+            for decision in self.decisions
+            if not decision.claimed
         )
         return dict(Counter(names))
 
@@ -457,7 +459,9 @@ class PartitionDocument(msgspec.Struct, frozen=True, kw_only=True):
         if not self.reference or self.reference.rules:
             return self.models
         pairs = zip(self.models, self.reference.models, strict=True)
-        return tuple(row for row, diff in pairs if row.error or len(row.partitions) == diff.library_partitions)
+        return tuple(
+            answer for answer, diff in pairs if answer.error or len(answer.partitions) == diff.library_partitions
+        )
 
     @property
     def exit_code(self) -> core_errors.ExitCode:
@@ -468,7 +472,7 @@ class PartitionDocument(msgspec.Struct, frozen=True, kw_only=True):
             return core_errors.ExitCode.CHECK_FAILED
         return (
             core_errors.ExitCode.SOME_FAILED
-            if any(row.error for row in self.reference.models)
+            if any(model.error for model in self.reference.models)
             else core_errors.ExitCode.DONE
         )
 

@@ -348,7 +348,7 @@ def view(
     its own file); None: the text of the error. Raises ModelError when ONNX Runtime cannot load the model.
     """
     types = infer(model)
-    imports = {onnx_edit.plain_domain(entry.domain): entry.version for entry in model.opset_import}
+    imports = {onnx_edit.plain_domain(opset.domain): opset.version for opset in model.opset_import}
     has_bodies = any(True for node in model.graph.node for attribute in node.attribute for _ in bodies_in(attribute))
     builder = _Builder(imports, model.ir_version, read, outside)
     return builder.graph(model.graph, types, None, saved() if has_bodies else None)
@@ -410,17 +410,17 @@ class _Builder:
 
                 # In the saved graph: by the node's outputs and the attribute
                 outputs = tuple(proto.output)
-                holder = next((row for row in saved.nodes if row.outputs == outputs), None) if saved else None
+                holder = next((node for node in saved.nodes if node.outputs == outputs), None) if saved else None
                 held = holder.attributes.get(attribute.name) if holder else None
                 graphs = held.value if held and isinstance(held.value, tuple) else (held.value,) if held else ()
-                entry = graphs[position] if position < len(graphs) else None
-                saved_body = entry if isinstance(entry, ort_format.OrtGraph) else None
+                of_body = graphs[position] if position < len(graphs) else None
+                saved_body = of_body if isinstance(of_body, ort_format.OrtGraph) else None
                 types = {name: _value_of(info) for name, info in saved_body.node_args.items()} if saved_body else {}
                 bodies.append(self.graph(body, types, graph, saved_body))
         # What bodies, and bodies inside them, read from around them: each once, in the order of first reading
         implicit: dict[str, None] = {}
         for inside in bodies:
-            read = (name for row in inside.nodes.values() for name in (*row.inputs, *row.implicit_inputs) if name)
+            read = (name for node in inside.nodes.values() for name in (*node.inputs, *node.implicit_inputs) if name)
             implicit |= dict.fromkeys(name for name in (*read, *inside.outputs) if name not in inside.values)
         return Node(
             index=index,
@@ -639,12 +639,12 @@ def tensor_reader(loaded: LeanModel) -> "Callable[[TensorProto], Any]":
     def read(tensor: "TensorProto") -> Any:
         import numpy as np
 
-        place = weights.get(tensor.name) if tensor.data_location == 1 else None
+        span = weights.get(tensor.name) if tensor.data_location == 1 else None
         kind = onnx_types.NUMPY_KINDS.get(tensor.data_type)
-        if place is None or kind is None:
+        if span is None or kind is None:
             return read_tensor(tensor)
-        count = place.length // np.dtype(kind).itemsize
-        return np.fromfile(place.file, dtype=kind, count=count, offset=place.offset).reshape(tuple(tensor.dims))
+        count = span.length // np.dtype(kind).itemsize
+        return np.fromfile(span.file, dtype=kind, count=count, offset=span.offset).reshape(tuple(tensor.dims))
 
     return read
 

@@ -140,7 +140,7 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
             load = asked.at_run(ModelRun(views=views, ships=ships, settings=settings, load=load))
     copies_inside = sum(copies_of(body, settings, inside.claimed) or 0 for _, body, inside in in_bodies)
     group_of = {node.index: position for position, group in enumerate(provider_claim.groups) for node in group}
-    refusals = {index: row for index, row in provider_claim.refusals.items() if index not in group_of}
+    refusals = {index: refusal for index, refusal in provider_claim.refusals.items() if index not in group_of}
     decisions = tuple(
         Decision(
             name=node.name,
@@ -307,8 +307,8 @@ def gains(
     operators = []
     for op_type, units in refused.items():
         partitions, claimed, copies = waves.claiming(frozenset(units))
-        row = OperatorGain(op_type=op_type, nodes=len(units), partitions=partitions, claimed=claimed, copies=copies)
-        operators.append(row)
+        gain = OperatorGain(op_type=op_type, nodes=len(units), partitions=partitions, claimed=claimed, copies=copies)
+        operators.append(gain)
     cuts.sort(key=lambda cut: (cut.copies or cut.partitions, -cut.claimed, cut.output))
     return tuple(cuts), tuple(operators)
 
@@ -336,15 +336,15 @@ class _Waves:
     @cached_property
     def producers(self) -> list[list[int]]:
         """For each unit the positions of those that it reads from."""
-        place = {unit.target.index: position for position, unit in enumerate(self.units)}
+        position_of = {unit.target.index: position for position, unit in enumerate(self.units)}
         if len(self.units) == len(self.graph.nodes):  # no groups
             edges = self.graph.in_edges
-            return [[place[edge.producer] for edge in edges[unit.target.index]] for unit in self.units]
+            return [[position_of[edge.producer] for edge in edges[unit.target.index]] for unit in self.units]
         owner = unit_of_node(self.units)
         producers: list[list[int]] = [[] for _ in self.units]
         for position, unit in enumerate(self.units):
             for edge in unit_edges(self.graph, unit):
-                producers[place[owner[edge.consumer].target.index]].append(position)
+                producers[position_of[owner[edge.consumer].target.index]].append(position)
         return producers
 
     def candidates(self) -> list[int]:

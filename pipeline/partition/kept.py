@@ -69,7 +69,7 @@ def compiler_lacking() -> MissingError | None:
             why=f"its package offers no NPU on {system}",
             remedy="use a computer with Linux on x86-64",
         )
-    needs = [re.match(r"onnxruntime *\(?>= *(\d+)\.(\d+)", row) for row in requires("onnxruntime-qnn")]
+    needs = [re.match(r"onnxruntime *\(?>= *(\d+)\.(\d+)", requirement) for requirement in requires("onnxruntime-qnn")]
     least = next(((int(match[1]), int(match[2])) for match in needs if match), None)
     if least and ort_releases.installed_release() < least:
         return MissingError(

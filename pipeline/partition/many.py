@@ -35,7 +35,7 @@ def judge_paths(
     sources = model_sources.find_models(paths, SUFFIXES)
     asked = (settings,) if isinstance(settings, Settings) else settings
     kept.require_compilers(asked)
-    questions = list(dict.fromkeys((source, row) for row in asked for source in sources))
+    questions = list(dict.fromkeys((source, of_provider) for of_provider in asked for source in sources))
     answers: dict[tuple[SourceModel, Settings], ModelAnswer] = {}
     for question in questions if simulate is None else ():
         entry = kept.answer_entry(*question, optimize, sizes, likely=True)
@@ -49,9 +49,9 @@ def judge_paths(
     from pipeline.partition.judge import PartitionRequest, failed_answer, judge
 
     tasks = {}
-    for source, row in left:
+    for source, of_provider in left:
         request = PartitionRequest(
-            source=source, settings=row, optimize=optimize, sizes=dict(sizes), likely=True, simulate=simulate
+            source=source, settings=of_provider, optimize=optimize, sizes=dict(sizes), likely=True, simulate=simulate
         )
         memory = workers.needed_bytes(model_sources.source_bytes(source))
         tasks[workers.Task(label=source.name, call=partial(judge, request), memory_bytes=memory)] = request

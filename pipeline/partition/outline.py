@@ -68,7 +68,7 @@ class _Outline:
     def __init__(self, graph: Graph, unit: Unit) -> None:
         self.opset, self.outer = graph.opset, graph.outer
         self._graph, node = graph, unit.target
-        places = {name: f"⟦{place}⟧" for place, name in enumerate(_Names.of(node).values)}
+        places = {name: f"⟦{index}⟧" for index, name in enumerate(_Names.of(node).values)}
         self._names = {placeholder: name for name, placeholder in places.items()}
 
         def hidden(name: str | None) -> Any:
@@ -135,11 +135,11 @@ def _outline(graph: Graph, unit: Unit, constants: dict[str, Hashable]) -> Hashab
         return node.index
     names = (*node.inputs, *node.outputs)
     values: list[Hashable] = []
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         if name not in constants:
             constants[name] = _of_constant(graph, name)
         first = names.index(name)
-        values.append((graph.value(name), constants[name], first) if first == place and name else first)
+        values.append((graph.value(name), constants[name], first) if first == index and name else first)
     # Attributes are one object for all nodes that have the same (graph.py)
     what = (node.op_type, node.domain, node.since_version, id(node.attributes), len(node.inputs), bool(node.name))
     return what, tuple(values)

@@ -82,15 +82,15 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kinds(self) -> list[int]:
         """Of each node the number of its partition, or what it is without one: XNNPACK and WebGPU take nodes alone."""
-        row = provider_rules.PROVIDER_RULES.get(self.provider)
-        alone = row is not None and (row.on_cpu or row.copies)
+        rules = provider_rules.PROVIDER_RULES.get(self.provider)
+        alone = rules is not None and (rules.on_cpu or rules.copies)
         return [CPU_KIND if node.partition is None else KERNEL_KIND if alone else node.partition for node in self.nodes]
 
 
 def placement_of(answer: ModelAnswer, *, model: str, variant: str = "", device: str = "") -> Placement:
     """The part of an answer that is drawn; an answer with an error has no nodes."""
     reasons: dict[tuple[str, str], int] = {}
-    producer = {name: place for place, decision in enumerate(answer.decisions) for name in decision.outputs if name}
+    producer = {name: index for index, decision in enumerate(answer.decisions) for name in decision.outputs if name}
     nodes = tuple(
         PlacedNode(
             name=decision.name or next(filter(None, decision.outputs), ""),
@@ -100,10 +100,10 @@ def placement_of(answer: ModelAnswer, *, model: str, variant: str = "", device: 
             if decision.claimed
             else reasons.setdefault((decision.reason or "", decision.remedy or ""), len(reasons)),
             inputs=tuple(
-                dict.fromkeys(producer[read] for read in decision.inputs if producer.get(read, place) != place)
+                dict.fromkeys(producer[read] for read in decision.inputs if producer.get(read, index) != index)
             ),
         )
-        for place, decision in enumerate(answer.decisions)
+        for index, decision in enumerate(answer.decisions)
     )
     return Placement(
         model=model,
@@ -129,11 +129,11 @@ def collapse(
     `edges` are (producer, consumer) of nodes and make no circle. Partitions that make a circle together, which no
     runtime could run, are drawn as runs too.
     """
-    units = [kind if kind >= 0 else -1 - place for place, kind in enumerate(kinds)]
+    units = [kind if kind >= 0 else -1 - index for index, kind in enumerate(kinds)]
     circular = set(units) - set(_ordered(_consumers(units, edges)))
-    units = [-1 - place if unit in circular else unit for place, unit in enumerate(units)]
+    units = [-1 - index if unit in circular else unit for index, unit in enumerate(units)]
     boxes = _joined(units, kinds, edges)
-    places = {box: place for place, box in enumerate(dict.fromkeys(boxes))}
+    places = {box: index for index, box in enumerate(dict.fromkeys(boxes))}
     members: list[list[int]] = [[] for _ in places]
     for node, box in enumerate(boxes):
         members[places[box]].append(node)
@@ -274,14 +274,14 @@ def lay_out(
             down.setdefault(above, []).append(below)
             up.setdefault(below, []).append(above)
     for sweep in range(SWEEPS):
-        place = {key: float(i) for row in rows for i, key in enumerate(row)}
+        position = {key: float(i) for row in rows for i, key in enumerate(row)}
         for row in reversed(rows) if (sweep % 2 == 1) else rows:
             mean = {}
             for key in row:
                 near = (up if sweep % 2 == 0 else down).get(key)
-                mean[key] = sum(place[k] for k in near) / len(near) if near else place[key]
+                mean[key] = sum(position[k] for k in near) / len(near) if near else position[key]
             row.sort(key=lambda key: mean[key])
-            place.update((key, float(i)) for i, key in enumerate(row))
+            position.update((key, float(i)) for i, key in enumerate(row))
     x = _positions(rows, up, down, widths)
     places = {node: (x[node, -1, -1], layer[node]) for node in widths}
     ways = [
@@ -406,14 +406,14 @@ def draw(answer: ModelAnswer) -> str:
         f'<text class="title" x="{MARGIN}" y="38">{_clean(name)}</text>',
         f'<text class="facts" x="{MARGIN}" y="60">{_clean(facts)}</text>',
     ]
-    for place, group in enumerate(answer.partitions[: len(COLOURS)] if answer.copies is None else ()):
-        x = MARGIN + place * 52
-        parts.append(f'<rect x="{x}" y="70" width="14" height="14" rx="3" fill="{COLOURS[place]}"/>')
+    for index, group in enumerate(answer.partitions[: len(COLOURS)] if answer.copies is None else ()):
+        x = MARGIN + index * 52
+        parts.append(f'<rect x="{x}" y="70" width="14" height="14" rx="3" fill="{COLOURS[index]}"/>')
         parts.append(f'<text class="facts" x="{x + 19}" y="82">{len(group)}</text>')
     boxes = dict(enumerate(answer.decisions))
     widths = {key: _width(decision) for key, decision in boxes.items()}
-    producer = {name: key for key, row in boxes.items() for name in row.outputs if name}
-    edges = [(producer[name], key) for key, row in boxes.items() for name in row.inputs if name in producer]
+    producer = {name: key for key, box in boxes.items() for name in box.outputs if name}
+    edges = [(producer[name], key) for key, box in boxes.items() for name in box.inputs if name in producer]
     places, ways = lay_out(widths, list(dict.fromkeys(edges)))
     left, right, layers = extent(places, ways, widths)
     width = max(right - left, 560.0) + 2 * MARGIN

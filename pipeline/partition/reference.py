@@ -75,7 +75,7 @@ def show(source: SourceModel, settings: Settings, optimize: Optimize, target: st
                 # refuse.
                 used = {node.domain for node in onnx_edit.all_nodes(proto.graph)} | {"", "ai.onnx"}
                 used |= {node.domain for function in proto.functions for node in function.node}
-                onnx_edit.keep_only(proto.opset_import, lambda entry: entry.domain in used)
+                onnx_edit.keep_only(proto.opset_import, lambda opset: opset.domain in used)
                 shown = replace(shown, proto=proto)
             write_model(shown, Path(target), named=True, external=settings.ort_release >= EXTERNAL_SINCE)
     except ModelError as error:
@@ -345,8 +345,10 @@ def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings,
         refused = {(name := plain_name(text), kinds.get(name, "")) for text in library.reasons}
         claimed = [
             name
-            for row in answer.decisions
-            if refused.isdisjoint(((plain_name(name := first_output(row)), ""), (plain_name(name), row.op_type)))
+            for decision in answer.decisions
+            if refused.isdisjoint(
+                ((plain_name(name := first_output(decision)), ""), (plain_name(name), decision.op_type))
+            )
         ]
         alone = tuple((name,) for name in claimed)
         library = msgspec.structs.replace(library, partitions=alone, nodes=frozenset(claimed), count=len(alone))
@@ -433,7 +435,7 @@ def as_answer(answer: ModelAnswer, difference: ClaimDiff, release: str) -> Model
     for decision in answer.decisions:
         side = sides.get(first_output(decision))
         claimed = side is not None and side.claimed
-        row = msgspec.structs.replace(
+        by_library = msgspec.structs.replace(
             decision,
             claimed=claimed,
             partition=side.partition if side else None,
@@ -441,7 +443,7 @@ def as_answer(answer: ModelAnswer, difference: ClaimDiff, release: str) -> Model
             reason=None if claimed else (side.reason if side else "") or "the library gives no reason",
             remedy=None,
         )
-        decisions.append(row)
+        decisions.append(by_library)
     groups: dict[int, list[str]] = {}
     for decision in decisions:
         if decision.partition is not None:

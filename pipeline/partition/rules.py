@@ -56,9 +56,9 @@ Table = Mapping[str, Rule | tuple[Rule, ...]]
 def rule_of(table: Table, op_type: str, settings: Settings) -> Rule | None:
     """The row for an op type in the settings' release, None when there is none."""
     entry = table.get(op_type, ())
-    for row in (entry,) if isinstance(entry, Rule) else entry:
-        if row.present(settings):
-            return row
+    for rule in (entry,) if isinstance(entry, Rule) else entry:
+        if rule.present(settings):
+            return rule
     return None
 
 
@@ -440,7 +440,9 @@ def copied_bytes(graph: Graph, groups: Iterable[Iterable[Node]]) -> tuple[int, i
         names = (name for node in group for name in (*node.inputs, *node.implicit_inputs))
         read = {name for name in names if name and graph.constant(name) is None}
         given += [_bytes(graph.value(name)) for name in read.difference(*(node.outputs for node in group))]
-        taken += [_bytes(graph.value(name)) for name in set(given_outside(graph, group, {row.index for row in group}))]
+        taken += [
+            _bytes(graph.value(name)) for name in set(given_outside(graph, group, {node.index for node in group}))
+        ]
     if -1 in given or -1 in taken:
         return None
     return sum(given), sum(taken)

@@ -139,7 +139,7 @@ def without_functions(
 
     `claimed` are first outputs, `names` the counter of an earlier inlining in the same graph.
     """
-    imports = {onnx_edit.plain_domain(entry.domain): entry.version for entry in model.opset_import}
+    imports = {onnx_edit.plain_domain(opset.domain): opset.version for opset in model.opset_import}
     calls = {node.first_output for node in _inlined(graph)} - set(claimed)
 
     def body(node: "NodeProto") -> "FunctionProto | None":
@@ -265,14 +265,14 @@ def _inline_graph(model: "ModelProto", graph: "GraphProto", body: Body, fresh: F
         actual = {formal: next(iter(node.input[slot : slot + 1]), "") for slot, formal in enumerate(function.input)}
         for slot, formal in enumerate(function.output):
             actual[formal] = next(iter(node.output[slot : slot + 1]), "") or f"{prefix}_{formal}"
-        attributes = {row.name: row for row in (*function.attribute_proto, *node.attribute)}
+        attributes = {attribute.name: attribute for attribute in (*function.attribute_proto, *node.attribute)}
         (kept if inside else added).extend(_expand_node(part, prefix, actual, attributes) for part in function.node)
     onnx_edit.set_nodes(graph, [*kept, *added])
-    domains = {onnx_edit.plain_domain(entry.domain) for entry in model.opset_import}
-    for entry in (entry for function in calls.values() for entry in function.opset_import):
-        if onnx_edit.plain_domain(entry.domain) not in domains:
-            domains.add(onnx_edit.plain_domain(entry.domain))
-            model.opset_import.append(entry)
+    domains = {onnx_edit.plain_domain(opset.domain) for opset in model.opset_import}
+    for opset in (opset for function in calls.values() for opset in function.opset_import):
+        if onnx_edit.plain_domain(opset.domain) not in domains:
+            domains.add(onnx_edit.plain_domain(opset.domain))
+            model.opset_import.append(opset)
     return len(calls)
 
 
@@ -404,7 +404,7 @@ def save_basic(loaded: onnx_model.LoadedModel, work_folder: Path) -> onnx_model.
     if not target.is_file():
         raise ModelError("ONNX Runtime did not save the model at level basic", where=loaded.source.name)
     # The saved model names the files of its weights as the model did.
-    for file in {place.file for place in loaded.weights.values()} - {loaded.path.resolve()}:
+    for file in {span.file for span in loaded.weights.values()} - {loaded.path.resolve()}:
         beside = work_folder / file.relative_to(loaded.folder)
         if not beside.exists():
             storage.make_folder(beside.parent)

@@ -46,8 +46,8 @@ def scratch_folder(source: SourceModel) -> Iterator[Path]:
     Names that are no text, which protobuf reads only when they are asked for, become a ModelError here.
     """
     small = Path(source.path).is_file() and Path(source.path).stat().st_size <= IN_MEMORY_BYTES
-    place = IN_MEMORY if small and os.access(IN_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="ort-mobile-", dir=place) as folder:
+    directory = IN_MEMORY if small and os.access(IN_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="ort-mobile-", dir=directory) as folder:
         try:
             yield Path(folder)
         except UnicodeDecodeError as error:
@@ -223,14 +223,14 @@ def write_model(model: LeanModel, target: Path, *, named: bool = False, external
         name_nodes(proto)
     files: dict[Path, str] = {}
     for tensor in proto.graph.initializer:
-        place = model.weights.get(tensor.name)
-        if place and (external or tensor.name in model.outside):
-            name = files.setdefault(place.file, f"{target.name}.{len(files)}")
+        span = model.weights.get(tensor.name)
+        if span and (external or tensor.name in model.outside):
+            name = files.setdefault(span.file, f"{target.name}.{len(files)}")
             del tensor.external_data[:]
-            for key, value in {"location": name, "offset": place.offset, "length": place.length}.items():
+            for key, value in {"location": name, "offset": span.offset, "length": span.length}.items():
                 tensor.external_data.add(key=key, value=str(value))
-        elif place:
-            onnx_model.read_in(tensor, place)
+        elif span:
+            onnx_model.read_in(tensor, span)
     try:
         content: bytes = proto.SerializeToString()
     except (EncodeError, ValueError) as error:

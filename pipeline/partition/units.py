@@ -546,8 +546,8 @@ def _bias_scale_fits(case: Case) -> bool:
     import numpy as np
 
     scales = [case.graph.constant(dq.inputs[1]) for dq in case.unit.dqs[:3]]
-    x, w, b = (row.read().reshape(-1) if row and row.dtype == "f32" else np.array([]) for row in scales)
-    if any(not row.size or not np.isfinite(row).all() for row in (x, w, b)) or x.size != 1:
+    x, w, b = (scale.read().reshape(-1) if scale and scale.dtype == "f32" else np.array([]) for scale in scales)
+    if any(not array.size or not np.isfinite(array).all() for array in (x, w, b)) or x.size != 1:
         return False
     zero_name = next(iter(case.unit.dqs[2].inputs[2:]), "")
     zero = case.graph.constant(zero_name) if zero_name else None

@@ -79,7 +79,7 @@ class Walk:
         shape = self.shape(node.input[slot])
         if self.before != 1 or not axis < len(shape) or shape[axis] != 1:
             return False
-        target = [self.after if place == axis else 1 for place in range(len(shape))]
+        target = [self.after if index == axis else 1 for index in range(len(shape))]
         name = onnx_edit.fresh_name(f"{node.input[slot]}/batch", self.taken)
         sizes = self.constant(target, f"{name}/shape")
         self.nodes.append(helper.make_node("Expand", [node.input[slot], sizes], [name], name=name))
@@ -105,11 +105,11 @@ def only(node: "NodeProto", walk: Walk, *slots: int) -> bool:
     return all(walk.of(node, slot) is None for slot in range(len(node.input)) if slot not in slots)
 
 
-def without(place: Batch, axes: Sequence[int], *, keep: bool) -> Batch | None:
+def without(batch: Batch, axes: Sequence[int], *, keep: bool) -> Batch | None:
     """Where a batch lies once axes are gone, or are 1 with `keep`; None when its own is among them."""
-    if place.axis in axes:
+    if batch.axis in axes:
         return None
-    return place if keep else Batch(place.axis - sum(axis < place.axis for axis in axes), place.inner)
+    return batch if keep else Batch(batch.axis - sum(axis < batch.axis for axis in axes), batch.inner)
 
 
 def axes_of(node: "NodeProto", walk: Walk, rank: int, slot: int = 1) -> list[int] | None:
@@ -125,53 +125,53 @@ WHOLE_END = (1 << 31) - 1
 
 def transpose(node: "NodeProto", walk: Walk) -> Found:
     """The axis moves."""
-    place = walk.of(node, 0)
+    batch = walk.of(node, 0)
     rank = len(walk.shape(node.input[0]))
     perm = onnx_edit.attribute(node, "perm") or list(reversed(range(rank)))
-    return Batch(perm.index(place.axis), place.inner) if place and place.axis in perm else None
+    return Batch(perm.index(batch.axis), batch.inner) if batch and batch.axis in perm else None
 
 
 def squeeze(node: "NodeProto", walk: Walk) -> Found:
     """Axes that are named, and are not the batch's."""
-    place = walk.of(node, 0)
+    batch = walk.of(node, 0)
     axes = axes_of(node, walk, len(walk.shape(node.input[0])))
-    return without(place, axes, keep=False) if place and axes else None
+    return without(batch, axes, keep=False) if batch and axes else None
 
 
 def unsqueeze(node: "NodeProto", walk: Walk) -> Found:
     """New axes move the batch's to the right."""
-    place, rank = walk.of(node, 0), len(walk.shape(node.output[0]))
+    batch, rank = walk.of(node, 0), len(walk.shape(node.output[0]))
     axes = axes_of(node, walk, rank)
-    if not place or not axes:
+    if not batch or not axes:
         return None
     left = [axis for axis in range(rank) if axis not in axes]
-    return Batch(left[place.axis], place.inner)
+    return Batch(left[batch.axis], batch.inner)
 
 
 def concat(node: "NodeProto", walk: Walk) -> Found:
     """Another axis; what is the same for every sample is repeated."""
     axis = axis_of(node, len(walk.shape(node.input[0])), 0)
-    places = {place for slot in range(len(node.input)) if (place := walk.of(node, slot))}
+    places = {batch for slot in range(len(node.input)) if (batch := walk.of(node, slot))}
     if len(places) != 1:
         return None
-    (place,) = places
-    if place.axis == axis:
+    (batch,) = places
+    if batch.axis == axis:
         return None
     for slot in range(len(node.input)):
-        if walk.of(node, slot) is None and not (place.inner == 1 and walk.expand(node, slot, place.axis)):
+        if walk.of(node, slot) is None and not (batch.inner == 1 and walk.expand(node, slot, batch.axis)):
             return None
-    return place
+    return batch
 
 
 def slices(node: "NodeProto", walk: Walk) -> Found:
     """Other axes, or all of the batch."""
-    place, rank = walk.of(node, 0), len(walk.shape(node.input[0]))
+    batch, rank = walk.of(node, 0), len(walk.shape(node.input[0]))
     as_inputs = len(node.input) > 1
     starts = walk.integers(node, 1) if as_inputs else onnx_edit.attribute(node, "starts")
     ends = walk.integers(node, 2) if as_inputs else onnx_edit.attribute(node, "ends")
     steps = walk.integers(node, 4) if onnx_edit.operand(node, 4) else [1] * len(starts or ())
     if (
-        not place
+        not batch
         or not starts
         or not ends
         or steps is None
@@ -180,9 +180,9 @@ def slices(node: "NodeProto", walk: Walk) -> Found:
         return None
     axes = axes_of(node, walk, rank, 3) or list(range(len(starts)))
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=False):
-        if axis == place.axis and ((start, step) != (0, 1) or end < WHOLE_END):
+        if axis == batch.axis and ((start, step) != (0, 1) or end < WHOLE_END):
             return None
-    return place
+    return batch
 
 
 def gather(node: "NodeProto", walk: Walk) -> Found:
@@ -197,12 +197,12 @@ def gather(node: "NodeProto", walk: Walk) -> Found:
 
 def flatten(node: "NodeProto", walk: Walk) -> Found:
     """Two axes; what is before the second is merged with the batch."""
-    place, shape = walk.of(node, 0), walk.shape(node.input[0])
+    batch, shape = walk.of(node, 0), walk.shape(node.input[0])
     axis = axis_of(node, len(shape), 1)
-    if not place or place.axis >= axis or any(size != 1 for size in shape[: place.axis]):
+    if not batch or batch.axis >= axis or any(size != 1 for size in shape[: batch.axis]):
         return None
-    between = shape[place.axis + 1 : axis]
-    return None if None in between else Batch(0, place.inner * math.prod(size or 0 for size in between))
+    between = shape[batch.axis + 1 : axis]
+    return None if None in between else Batch(0, batch.inner * math.prod(size or 0 for size in between))
 
 
 def reshape(node: "NodeProto", walk: Walk) -> Found:
@@ -224,9 +224,9 @@ def reshape(node: "NodeProto", walk: Walk) -> Found:
         return None
     alone = [k for k in places if sizes[k] == walk.before]
     axis = batch.axis if batch.axis in alone else (alone or places)[0]
-    place = Batch(axis, sizes[axis] // walk.before)
-    walk.replace(node, 1, [*sizes[:axis], walk.after * place.inner, *sizes[axis + 1 :]])
-    return place
+    given = Batch(axis, sizes[axis] // walk.before)
+    walk.replace(node, 1, [*sizes[:axis], walk.after * given.inner, *sizes[axis + 1 :]])
+    return given
 
 
 def expand(node: "NodeProto", walk: Walk) -> Found:
@@ -235,28 +235,28 @@ def expand(node: "NodeProto", walk: Walk) -> Found:
     if not batch or target is None or not only(node, walk, 0):
         return None
     rank = len(walk.shape(node.input[0]))
-    place = Batch(batch.axis + max(len(target) - rank, 0), batch.inner)
-    axis = place.axis - max(rank - len(target), 0)
+    aligned = Batch(batch.axis + max(len(target) - rank, 0), batch.inner)
+    axis = aligned.axis - max(rank - len(target), 0)
     if axis >= 0 and target[axis] not in (1, walk.before * batch.inner):
         return None
     if axis >= 0 and target[axis] != 1:
         walk.replace(node, 1, [*target[:axis], 1, *target[axis + 1 :]])
-    return place
+    return aligned
 
 
 def tile(node: "NodeProto", walk: Walk) -> Found:
     """Repeats of other axes."""
-    place, repeats = walk.of(node, 0), walk.integers(node, 1)
-    return place if place and repeats and repeats[place.axis] == 1 else None
+    batch, repeats = walk.of(node, 0), walk.integers(node, 1)
+    return batch if batch and repeats and repeats[batch.axis] == 1 else None
 
 
 def pad(node: "NodeProto", walk: Walk) -> Found:
     """Padding of other axes."""
-    place, rank = walk.of(node, 0), len(walk.shape(node.input[0]))
+    batch, rank = walk.of(node, 0), len(walk.shape(node.input[0]))
     pads = onnx_edit.attribute(node, "pads") or walk.integers(node, 1)
-    if not place or not pads or onnx_edit.operand(node, 3):
+    if not batch or not pads or onnx_edit.operand(node, 3):
         return None
-    return place if not pads[place.axis] and not pads[place.axis + rank] else None
+    return batch if not pads[batch.axis] and not pads[batch.axis + rank] else None
 
 
 RESIZE_OF_TWO_INPUTS = 10
@@ -264,22 +264,22 @@ RESIZE_OF_TWO_INPUTS = 10
 
 def resize(node: "NodeProto", walk: Walk) -> Found:
     """Scales of 1, or sizes that are written anew."""
-    place, slot = walk.of(node, 0), 2 if node.op_type == "Resize" and walk.opset > RESIZE_OF_TWO_INPUTS else 1
+    batch, slot = walk.of(node, 0), 2 if node.op_type == "Resize" and walk.opset > RESIZE_OF_TWO_INPUTS else 1
     scales = walk.constants.get(onnx_edit.operand(node, slot))
     scales = onnx_edit.attribute(node, "scales") if scales is None else scales.reshape(-1)
     if (
-        not place
+        not batch
         or onnx_edit.attribute(node, "axes")
         or onnx_edit.attribute(node, "coordinate_transformation_mode") == "tf_crop_and_resize"
     ):
         return None
     if scales is not None and len(scales):
-        return place if float(scales[place.axis]) == 1 else None
+        return batch if float(scales[batch.axis]) == 1 else None
     sizes = walk.integers(node, 3)
-    if not sizes or sizes[place.axis] != walk.before * place.inner:
+    if not sizes or sizes[batch.axis] != walk.before * batch.inner:
         return None
-    walk.replace(node, 3, [*sizes[: place.axis], walk.after * place.inner, *sizes[place.axis + 1 :]])
-    return place
+    walk.replace(node, 3, [*sizes[: batch.axis], walk.after * batch.inner, *sizes[batch.axis + 1 :]])
+    return batch
 
 
 def elementwise(node: "NodeProto", walk: Walk) -> Found:
@@ -292,12 +292,12 @@ def elementwise(node: "NodeProto", walk: Walk) -> Found:
             places.add(Batch(batch.axis + rank - len(shape), batch.inner))
     if len(places) != 1:
         return None
-    (place,) = places
+    (common,) = places
     for slot, shape in enumerate(shapes):
-        axis = place.axis - (rank - len(shape))
+        axis = common.axis - (rank - len(shape))
         if walk.of(node, slot) is None and axis >= 0 and shape[axis] != 1:
             return None
-    return place
+    return common
 
 
 def sample_wise(node: "NodeProto", walk: Walk) -> Found:
@@ -305,18 +305,18 @@ def sample_wise(node: "NodeProto", walk: Walk) -> Found:
 
     Training and the indices of MaxPool go over all samples.
     """
-    place = walk.of(node, 0)
+    batch = walk.of(node, 0)
     mixes = onnx_edit.attribute(node, "training_mode", 0) or (node.op_type == "MaxPool" and len(node.output) > 1)
-    return place if place and place.axis == 0 and only(node, walk, 0) and not mixes else None
+    return batch if batch and batch.axis == 0 and only(node, walk, 0) and not mixes else None
 
 
 def quantized(node: "NodeProto", walk: Walk) -> Found:
     """One scale for all, or one for each entry of another axis."""
-    place, shape = walk.of(node, 0), walk.shape(node.input[0])
+    batch, shape = walk.of(node, 0), walk.shape(node.input[0])
     scale = walk.shape(node.input[1])
-    apart = place and (axis_of(node, len(shape), 1) != place.axis or math.prod(size or 0 for size in scale) == 1)
+    apart = batch and (axis_of(node, len(shape), 1) != batch.axis or math.prod(size or 0 for size in scale) == 1)
     fits = apart and len(scale) < 2 and only(node, walk, 0)
-    return place if fits else None
+    return batch if fits else None
 
 
 def matmul(node: "NodeProto", walk: Walk) -> Found:
@@ -330,15 +330,15 @@ def matmul(node: "NodeProto", walk: Walk) -> Found:
         batch = walk.of(node, slot)
         if batch is None:
             continue
-        place = batch.axis + rank - len(shape)
-        if place == (rank - 1 if slot == 0 else rank - 2):
+        own_axis = batch.axis + rank - len(shape)
+        if own_axis == (rank - 1 if slot == 0 else rank - 2):
             return None
         other = 1 - slot
-        axis = place - (rank - len(shapes[other]))
-        stacked = place < rank - 2
+        axis = own_axis - (rank - len(shapes[other]))
+        stacked = own_axis < rank - 2
         if stacked and axis >= 0 and walk.of(node, other) is None and shapes[other][axis] != 1:
             return None
-        places.add(Batch(place, batch.inner))
+        places.add(Batch(own_axis, batch.inner))
     both = walk.of(node, 0) is not None and walk.of(node, 1) is not None
     if len(places) != 1:
         return None
@@ -348,10 +348,10 @@ def matmul(node: "NodeProto", walk: Walk) -> Found:
 
 def gemm(node: "NodeProto", walk: Walk) -> Found:
     """Samples are rows of A."""
-    place, bias = walk.of(node, 0), walk.shape(onnx_edit.operand(node, 2))
-    rows = place and place.axis == (1 if onnx_edit.attribute(node, "transA", 0) else 0)
+    batch, bias = walk.of(node, 0), walk.shape(onnx_edit.operand(node, 2))
+    rows = batch and batch.axis == (1 if onnx_edit.attribute(node, "transA", 0) else 0)
     free = len(bias) < 2 or bias[0] == 1
-    return Batch(0, place.inner) if place and rows and free and only(node, walk, 0) else None
+    return Batch(0, batch.inner) if batch and rows and free and only(node, walk, 0) else None
 
 
 SOFTMAX_ON_ONE_AXIS = 13
@@ -359,32 +359,32 @@ SOFTMAX_ON_ONE_AXIS = 13
 
 def along_other_axis(node: "NodeProto", walk: Walk) -> Found:
     """Softmax, TopK, Split, CumSum and the like work on one axis; Softmax before opset 13 on all from it on."""
-    place, rank = walk.of(node, 0), len(walk.shape(node.input[0]))
+    batch, rank = walk.of(node, 0), len(walk.shape(node.input[0]))
     flattens = node.op_type in ("Softmax", "LogSoftmax", "Hardmax") and walk.opset < SOFTMAX_ON_ONE_AXIS
     default = {"TopK": -1, "Split": 0, "LayerNormalization": -1}.get(node.op_type, 1 if flattens else -1)
     axis = axis_of(node, rank, default)
     if node.op_type == "CumSum":
         given = walk.integers(node, 1)
-        axis = given[0] % rank if given else place.axis if place else 0
-    if not place or not only(node, walk, 0):
+        axis = given[0] % rank if given else batch.axis if batch else 0
+    if not batch or not only(node, walk, 0):
         return None
     onwards = flattens or node.op_type == "LayerNormalization"
-    return place if (place.axis < axis if onwards else place.axis != axis) else None
+    return batch if (batch.axis < axis if onwards else batch.axis != axis) else None
 
 
 def reduce(node: "NodeProto", walk: Walk) -> Found:
     """Sums and means over other axes that are named."""
-    place = walk.of(node, 0)
+    batch = walk.of(node, 0)
     axes = axes_of(node, walk, len(walk.shape(node.input[0])))
     keep = bool(onnx_edit.attribute(node, "keepdims", 1))
-    return without(place, axes, keep=keep) if place and axes and only(node, walk, 0) else None
+    return without(batch, axes, keep=keep) if batch and axes and only(node, walk, 0) else None
 
 
 def arg_reduce(node: "NodeProto", walk: Walk) -> Found:
     """The place of the largest on another axis."""
-    place = walk.of(node, 0)
+    batch = walk.of(node, 0)
     axis = axis_of(node, len(walk.shape(node.input[0])), 0)
-    return without(place, [axis], keep=bool(onnx_edit.attribute(node, "keepdims", 1))) if place else None
+    return without(batch, [axis], keep=bool(onnx_edit.attribute(node, "keepdims", 1))) if batch else None
 
 
 def recurrent(node: "NodeProto", walk: Walk) -> Found:
@@ -480,8 +480,8 @@ def change_batch(model: Model, options: BatchOptions, context: PassContext) -> M
         if walk.batches.keys() & onnx_edit.read_names([node]):
             rule = RULES.get(node.op_type) if node.domain in onnx_edit.ONNX_DOMAINS else None
             values = [types[name] for name in (*node.input, *node.output) if name in types]
-            place = rule(node, walk) if rule and all(value.shape is not None for value in values) else None
-            if place is None:
+            batch = rule(node, walk) if rule and all(value.shape is not None for value in values) else None
+            if batch is None:
                 static = all(value.static for value in values)
                 mixes = "it may mix samples" if static else "it has open sizes: do fixed-dimensions first"
                 why = WHY_NOT.get(node.op_type, mixes if rule else "no rule says that it keeps samples apart")
@@ -490,7 +490,7 @@ def change_batch(model: Model, options: BatchOptions, context: PassContext) -> M
                     why=f"{node.op_type} that gives {node.output[0]!r}: {why}",
                     remedy="export the model again with that batch size",
                 )
-            places = place if not isinstance(place, Batch) else (place,) * len(node.output)
+            places = batch if not isinstance(batch, Batch) else (batch,) * len(node.output)
             walk.batches |= {name: batch for name, batch in zip(node.output, places, strict=False) if name and batch}
         nodes += [*walk.nodes, node]
         walk.nodes.clear()
@@ -498,13 +498,13 @@ def change_batch(model: Model, options: BatchOptions, context: PassContext) -> M
     onnx_edit.set_nodes(graph, nodes)
     graph.initializer.extend(walk.tensors)
     for value in graph.input:
-        if place := walk.batches.get(value.name):
-            value.type.tensor_type.shape.dim[place.axis].dim_value = walk.after
+        if batch := walk.batches.get(value.name):
+            value.type.tensor_type.shape.dim[batch.axis].dim_value = walk.after
     del graph.value_info[:]
     for value in graph.output:
-        place, dims = walk.batches.get(value.name), value.type.tensor_type.shape.dim
-        if place and place.axis < len(dims):
-            dims[place.axis].dim_value = walk.after * place.inner
+        batch, dims = walk.batches.get(value.name), value.type.tensor_type.shape.dim
+        if batch and batch.axis < len(dims):
+            dims[batch.axis].dim_value = walk.after * batch.inner
     make_constant(proto)
     _check_shapes(proto, walk)
     return changed(model, proto)
@@ -571,8 +571,8 @@ def _check_shapes(proto: "ModelProto", walk: Walk) -> None:
         if value.shape is None or name not in after:
             continue
         expected = list(value.shape)
-        if (place := walk.batches.get(name)) and place.axis < len(expected):
-            expected[place.axis] = walk.after * place.inner
+        if (batch := walk.batches.get(name)) and batch.axis < len(expected):
+            expected[batch.axis] = walk.after * batch.inner
         shape = after[name].shape or ()
         pairs = [pair for pair in zip(expected, shape, strict=False) if None not in pair]
         if len(shape) != len(expected) or any(size_asked != size for size_asked, size in pairs):

@@ -232,7 +232,7 @@ def _histograms(
         proto = onnx_edit.copied(onnx_model.loadable(model))
         graph = proto.graph
         declared = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
-        makers = (place for place, node in enumerate(graph.node) if not set(group).isdisjoint(node.output))
+        makers = (index for index, node in enumerate(graph.node) if not set(group).isdisjoint(node.output))
         del graph.node[max(makers, default=0) + 1 :]
         del graph.output[:]
         graph.output.extend(declared[name] for name in group)

@@ -122,7 +122,7 @@ IR_OF_CONSTANTS = 4
 def changed(model: Model, proto: "ModelProto") -> Model:
     """The model with another message; weights that it no longer has are forgotten."""
     names = {tensor.name for tensor in proto.graph.initializer if tensor.data_location == tensor.EXTERNAL}
-    weights = {name: place for name, place in model.weights.items() if name in names}
+    weights = {name: span for name, span in model.weights.items() if name in names}
     kept = {tensor.name for tensor in proto.graph.initializer}
     return replace(model, proto=proto, weights=weights, outside=model.outside & kept)
 
@@ -143,7 +143,7 @@ def lean(proto: "ModelProto", model: Model, context: PassContext) -> Model:
 
 def model_bytes(model: Model) -> int:
     """What the model's message and weights take together."""
-    pointed = sum(place.length for place in model.weights.values())
+    pointed = sum(span.length for span in model.weights.values())
     return int(model.proto.ByteSize()) + pointed
 
 

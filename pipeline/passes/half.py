@@ -135,7 +135,7 @@ class _Bench:
     ) -> None:
         self.proto, self.types, self.feeds, self.where = proto, types, feeds, where
         size = max(1, -(-len(names) // PARTS))
-        self.parts = [tuple(names[place : place + size]) for place in range(0, len(names), size)]
+        self.parts = [tuple(names[start : start + size]) for start in range(0, len(names), size)]
         self.expected = self._outputs(proto)
         self.worst, self.error = "an output", 0.0
 

@@ -197,8 +197,8 @@ def sqnr_db(expected: Sequence[Sequence[Any]], actual: Sequence[Sequence[Any]]) 
     Outputs that are not float say nothing and do not count. At most VERY_GOOD_DB, its negative where there is NaN.
     """
     shares = []
-    for place in range(len(expected[0])):
-        pairs = [(a[place], b[place]) for a, b in zip(expected, actual, strict=True)]
+    for index in range(len(expected[0])):
+        pairs = [(a[index], b[index]) for a, b in zip(expected, actual, strict=True)]
         if pairs[0][0].dtype.kind != "f" or any(a.shape != b.shape for a, b in pairs):
             continue
         powers = [output_compare.signal_and_noise(a, b) for a, b in pairs]
@@ -362,7 +362,7 @@ def _layer_losses(bench: Evaluator, best: Trial, options: MixedOptions) -> list[
         names = [name for name in bench.nodes if name in left]
     size = max(1, -(-len(names) // BLOCKS))
     limit = len(bench.asked) + (options.evaluations - len(bench.asked)) * 2 // 3
-    blocks = (names[place : place + size] for place in range(0, len(names), size))
+    blocks = (names[start : start + size] for start in range(0, len(names), size))
     losses = [_loss(bench, block) for block in blocks if len(bench.asked) < limit]
     while len(bench.asked) + 2 <= limit and any(len(loss.nodes) > 1 for loss in losses):
         worst = min((loss for loss in losses if len(loss.nodes) > 1), key=lambda loss: loss.sqnr_db)

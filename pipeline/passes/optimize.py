@@ -135,7 +135,7 @@ PASS = Pass(
 FLAGS = ("onnx.quant.pre_process", "onnx.infer")
 """Properties by which onnxruntime.quantization knows a model that needs no further preparation."""
 DECLARED_TYPES = ("f32", "f16", "f64", "i32", "i64", "bool", "u8", "i8")
-DECLARED = {f"tensor({row.ort})": row.code for row in onnx_types.TYPES if row.short in DECLARED_TYPES}
+DECLARED = {f"tensor({element.ort})": element.code for element in onnx_types.TYPES if element.short in DECLARED_TYPES}
 """ONNX's numbers of the types that quantization asks about."""
 CONSTANTS_IR = 8
 """The IR version of opset 17; before 4 ONNX's converter wants constants among the inputs."""

@@ -403,7 +403,7 @@ def written_out(proto: "onnx.ModelProto", where: str) -> "onnx.ModelProto":
             proto = inliner.inline_local_functions(proto)
     for node in onnx_edit.all_nodes(proto.graph):
         constants = node.attribute if node.op_type == "Constant" else ()
-        given = next((entry for entry in constants if entry.name in NUMBERS), None)
+        given = next((constant for constant in constants if constant.name in NUMBERS), None)
         if given is not None:
             values = numpy_helper.from_array(np.array(helper.get_attribute_value(given), NUMBERS[given.name]))
             node.attribute.remove(given)
@@ -461,7 +461,10 @@ def _keep_between(graph: "onnx.GraphProto", before: set[str]) -> None:
     for position in reversed(repeated):
         del graph.node[position]
     casts = {n.output[0]: n for n in graph.node if n.op_type == "Cast" and n.name not in before}
-    to = {name: next(int(row.i) for row in cast.attribute if row.name == "to") for name, cast in casts.items()}
+    to = {
+        name: next(int(attribute.i) for attribute in cast.attribute if attribute.name == "to")
+        for name, cast in casts.items()
+    }
     direct = {
         name: casts[cast.input[0]].input[0]
         for name, cast in casts.items()

@@ -376,7 +376,7 @@ QUANTIZATION = (
     passes_half.FP16_GPU,
 )
 
-PASSES: dict[str, Pass] = {row.name: row for row in (*SURGERY, *QUANTIZATION, *REWRITES)}
+PASSES: dict[str, Pass] = {listed.name: listed for listed in (*SURGERY, *QUANTIZATION, *REWRITES)}
 """Every pass by its name, in the order of `ort-mobile transform --list`."""
 
 
@@ -434,21 +434,21 @@ def run_passes(model: Model, steps: Sequence[config_tables.Step], context: PassC
     first one that no data would help), NotApplicable and ModelError as the passes raise them.
     """
     chosen = [(find_pass(step.do, context.where), options_of(step, context.where)) for step in steps]
-    for number, (row, options) in enumerate(chosen):
-        if row.before_data and context.samples is None:
+    for number, (chosen_pass, options) in enumerate(chosen):
+        if chosen_pass.before_data and context.samples is None:
             if number == 0:
-                _applied(row, row.before_data, model, options, context)
+                _applied(chosen_pass, chosen_pass.before_data, model, options, context)
             raise MissingError(
-                f"{row.name} needs calibration data",
+                f"{chosen_pass.name} needs calibration data",
                 where=context.where,
                 remedy="give `test_data` of the model in the config, or --test-data",
             )
     changes: list[StepChange] = []
     notes: list[str] = []
     context = replace(context, warn=notes.append)
-    for step, (row, options) in zip(steps, chosen, strict=True):
+    for step, (chosen_pass, options) in zip(steps, chosen, strict=True):
         workers.still_at_work()
-        after = _applied(row, row.apply, model, options, context)
+        after = _applied(chosen_pass, chosen_pass.apply, model, options, context)
         changes.append(
             StepChange(
                 step=step,
@@ -462,13 +462,13 @@ def run_passes(model: Model, steps: Sequence[config_tables.Step], context: PassC
     return PassResult(model=model, changes=tuple(changes), notes=tuple(dict.fromkeys(notes)))
 
 
-def _applied(row: Pass, apply: Apply, model: Model, options: Options, context: PassContext) -> Model:
+def _applied(chosen_pass: Pass, apply: Apply, model: Model, options: Options, context: PassContext) -> Model:
     """The model after a pass; its refusals say which pass and which model, and a library's surprise is an error."""
     try:
         return apply(model, options, context)
     except NotApplicable as error:
         raise NotApplicable(
-            f"{row.name}: {error.what}",
+            f"{chosen_pass.name}: {error.what}",
             where=error.where or context.where,
             why=error.why,
             remedy=error.remedy or "leave the step out",
@@ -480,7 +480,7 @@ def _applied(row: Pass, apply: Apply, model: Model, options: Options, context: P
         raise
     except Exception as error:  # a hostile model may break a pass, and must not cost more than the pass
         raise ModelError(
-            f"{row.name} failed",
+            f"{chosen_pass.name} failed",
             where=context.where,
             why=f"{type(error).__name__}: {error}"[:300],
             remedy="leave the step out, or export the model again",

@@ -136,7 +136,7 @@ def _of_original(
 
     why = "the original is as far from its definition in apps, which compute in 8 bits as its accuracy_level allows"
     for check in checks:
-        before, after = (np.asarray(row.get(check.output, [])) for row in (original, changed))
+        before, after = (np.asarray(arrays.get(check.output, [])) for arrays in (original, changed))
         same = before.shape == after.shape and np.allclose(before, after, rtol=0, atol=check.limit or 0.0)
         if check.failed and same:
             check = msgspec.structs.replace(check, unknown=True, reason=f"{check.reason}: {why}")
@@ -233,13 +233,13 @@ def run_cached(
     if cache is None:
         return run_passes(model, steps, context), False
     digests = onnx_model.range_digests(model.weights.values())
-    content = onnx_model.content_digest(model, {name: digests[place] for name, place in model.weights.items()})
+    content = onnx_model.content_digest(model, {name: digests[span] for name, span in model.weights.items()})
     versions = {}
     for name in LIBRARIES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     data = hashlib.sha256()
-    uses_data = any(row.needs_data or row.measures for row in (find_pass(step.do) for step in steps))
+    uses_data = any(used.needs_data or used.measures for used in (find_pass(step.do) for step in steps))
     for sample in context.samples() if uses_data and context.samples else ():
         for name, array in sorted(sample.items()):
             data.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode() + array.tobytes())
@@ -363,8 +363,8 @@ def _along_stream(model: onnx_model.LoadedModel, steps: Iterable[Feeds], states:
 
 def _shared(steps: Sequence[config_tables.Step]) -> str:
     """The file that weights go to beside those of other models; "" for one of the result's own."""
-    options = (options_of(row) for row in reversed(steps))
-    return next((row.file for row in options if isinstance(row, ExternalOptions)), "")
+    options = (options_of(step) for step in reversed(steps))
+    return next((step_options.file for step_options in options if isinstance(step_options, ExternalOptions)), "")
 
 
 def transform_file(

@@ -51,7 +51,7 @@ def save_model(model: LeanModel, destination: Path, shared: str = "") -> SavedMo
     """
     import onnx
 
-    inside = sum(place.length for name, place in model.weights.items() if name not in model.outside)
+    inside = sum(span.length for name, span in model.weights.items() if name not in model.outside)
     over = inside + model.proto.ByteSize() > MOST_BYTES
     outside = model.outside | model.weights.keys() if over else model.outside
     moved = [
@@ -75,7 +75,7 @@ def save_model(model: LeanModel, destination: Path, shared: str = "") -> SavedMo
             for key, value in (("location", data.name), ("offset", str(offset)), ("length", str(length))):
                 bare.external_data.add(key=key, value=value)
             tensor.CopyFrom(bare)
-    weights = {name: place for name, place in model.weights.items() if name not in places}
+    weights = {name: span for name, span in model.weights.items() if name not in places}
     pointing = LeanModel(proto=proto, folder=model.folder, weights=weights, outside=frozenset(places))
     write_model(pointing, destination)
     return SavedModel(
@@ -117,9 +117,9 @@ def _pieces(model: LeanModel, tensor: "TensorProto", length: int) -> Iterator[by
     """The first bytes of a weight, piece by piece."""
     from onnx import numpy_helper
 
-    place = model.weights.get(tensor.name)
-    if place is not None:
-        yield from _read(replace(place, length=length))
+    span = model.weights.get(tensor.name)
+    if span is not None:
+        yield from _read(replace(span, length=length))
     elif tensor.HasField("raw_data"):
         yield bytes(tensor.raw_data)[:length]
     else:  # as ONNX stores numbers raw: little-endian, 4-bit types packed
@@ -144,19 +144,19 @@ def write_model(model: LeanModel, destination: Path) -> None:
 
     constants: list[tuple[bytes, onnx_model.ByteRange | None]] = []  # each field up to its bytes, and where these lie
     for tensor in model.proto.graph.initializer:
-        if place := model.weights.get(tensor.name):
+        if span := model.weights.get(tensor.name):
             bare = onnx_edit.copied(tensor)
             del bare.external_data[:]
             bare.ClearField("data_location")
             inner = bytes(bare.SerializeToString()) + wire.encode_varint(onnx_model.TENSOR_RAW_DATA << 3 | wire.LENGTH)
-            inner += wire.encode_varint(place.length)
+            inner += wire.encode_varint(span.length)
         else:
             inner = bytes(tensor.SerializeToString())
-        size = len(inner) + (place.length if place else 0)
+        size = len(inner) + (span.length if span else 0)
         constants.append(
             (
                 wire.encode_varint(onnx_model.GRAPH_INITIALIZER << 3 | wire.LENGTH) + wire.encode_varint(size) + inner,
-                place,
+                span,
             )
         )
     rest, graph = onnx.ModelProto(), onnx.GraphProto()
@@ -165,7 +165,7 @@ def write_model(model: LeanModel, destination: Path) -> None:
     rest.CopyFrom(model.proto)
     rest.ClearField("graph")
     bare_graph, front = graph.SerializeToString(), rest.SerializeToString()
-    total = len(bare_graph) + sum(len(field) + (place.length if place else 0) for field, place in constants)
+    total = len(bare_graph) + sum(len(field) + (span.length if span else 0) for field, span in constants)
     if total + len(front) + 16 > MOST_BYTES:
         raise ModelError("the model is over 2 GiB", where=str(destination), remedy="quantize the model")
     with storage.replacing(destination) as temporary, temporary.open("wb") as out:
@@ -175,17 +175,17 @@ def write_model(model: LeanModel, destination: Path) -> None:
             + wire.encode_varint(total)
             + bare_graph
         )
-        for field, place in constants:
+        for field, span in constants:
             out.write(field)
-            out.writelines(_read(place) if place else ())
+            out.writelines(_read(span) if span else ())
 
 
-def _read(place: onnx_model.ByteRange) -> Iterator[bytes]:
-    with place.file.open("rb") as source:
-        source.seek(place.offset)
-        left = place.length
+def _read(span: onnx_model.ByteRange) -> Iterator[bytes]:
+    with span.file.open("rb") as source:
+        source.seek(span.offset)
+        left = span.length
         while left and (chunk := source.read(min(COPY_BYTES, left))):
             yield chunk
             left -= len(chunk)
     if left:
-        raise ModelError("a weight's file became shorter while it was copied", where=str(place.file))
+        raise ModelError("a weight's file became shorter while it was copied", where=str(span.file))

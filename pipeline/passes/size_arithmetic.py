@@ -69,14 +69,14 @@ def _elements(dims: Sequence[int]) -> int:
 
 def _from_sizes(nodes: Sequence["onnx.NodeProto"], reads: model_reads.Reads, large: set[str]) -> list["onnx.NodeProto"]:
     """Nodes that read sizes, and beside them nothing but small constants; nodes of a graph are in order."""
-    derived, constants, found = set[str](), reads.constants.keys() - large, []
+    derived, constants, of_sizes = set[str](), reads.constants.keys() - large, []
     for node in nodes:
         inputs = [name for name in node.input if name]
         follows = inputs and all(name in derived or name in constants for name in inputs)
         if node.op_type in SIZES or (follows and any(name in derived for name in inputs)):
             derived.update(node.output)
-            found.append(node)
-    return found
+            of_sizes.append(node)
+    return of_sizes
 
 
 def _to_sizes(nodes: Sequence["onnx.NodeProto"], large: set[str]) -> list["onnx.NodeProto"]:
@@ -88,11 +88,11 @@ def _to_sizes(nodes: Sequence["onnx.NodeProto"], large: set[str]) -> list["onnx.
     slots = [(node, EXACT_SLOTS.get(node.op_type, ())) for node in nodes]
     names = [node.input[slot] for node, exact in slots for slot in exact if slot < len(node.input)]
     names += [node.input[0] for node in counted.values()]
-    found = dict(counted)
+    arithmetic = dict(counted)
     while names:
         node = makers.get(names.pop())
-        if node is None or node.name in found or node.op_type not in ARITHMETIC or large & set(node.input):
+        if node is None or node.name in arithmetic or node.op_type not in ARITHMETIC or large & set(node.input):
             continue
-        found[node.name] = node
+        arithmetic[node.name] = node
         names += node.input
-    return list(found.values())
+    return list(arithmetic.values())

@@ -195,10 +195,10 @@ def to_external(model: Model, options: ExternalOptions, context: PassContext) ->
     for node in proto.graph.node:
         if node.op_type != "Constant" or node.domain not in onnx_edit.ONNX_DOMAINS or outputs & set(node.output):
             continue
-        for entry in node.attribute:
-            if entry.name == "value" and large(entry.t):
+        for attribute in node.attribute:
+            if attribute.name == "value" and large(attribute.t):
                 added = proto.graph.initializer.add()
-                added.CopyFrom(entry.t)
+                added.CopyFrom(attribute.t)
                 added.name = node.output[0]
                 moved.add(node.output[0])
     onnx_edit.keep_only(proto.graph.node, lambda node: not (node.op_type == "Constant" and moved & set(node.output)))
@@ -325,7 +325,7 @@ def converted(proto: "ModelProto", target: int) -> "ModelProto":
                 scale = scales.get(onnx_edit.operand(node, 2))
                 smaller = scale is not None and bool((numpy_helper.to_array(scale) < 1).any())
                 modes["nearest_mode"] = "ceil" if smaller else "floor"  # as ONNX Runtime computes opset 10
-            others = [row for row in node.attribute if row.name not in modes]
+            others = [attribute for attribute in node.attribute if attribute.name not in modes]
             del node.attribute[:]
             node.attribute.extend([*others, *(helper.make_attribute(name, value) for name, value in modes.items())])
     return newer
@@ -468,7 +468,7 @@ def fuse_transformer(model: Model, options: FusionOptions, context: PassContext)
             remedy=f"do opset:version={LAYER_NORM_OPSET} first",
         )
     passes_edit.make_constant(fused)
-    if not any(entry.domain == CONTRIB for entry in fused.opset_import):
+    if not any(opset.domain == CONTRIB for opset in fused.opset_import):
         fused.opset_import.add(domain=CONTRIB, version=1)
     return passes_edit.lean(fused, model, context)
 
@@ -544,8 +544,8 @@ def _rename_values(graph: "GraphProto", inner: Mapping[str, str]) -> None:
     """Other names for values of the graph, in bodies that read them, too; its own inputs and outputs keep theirs."""
     for node in onnx_edit.all_nodes(graph):
         for names in (node.input, node.output):
-            for place, name in enumerate(names):
-                names[place] = inner.get(name, name)
+            for index, name in enumerate(names):
+                names[index] = inner.get(name, name)
     given = [body.output for body in onnx_edit.subgraphs(graph) if body is not graph]
     for value in itertools.chain(graph.value_info, *given):
         value.name = inner.get(value.name, value.name)

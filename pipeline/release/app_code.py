@@ -480,13 +480,13 @@ def target_of(bundle: Path, manifest: Manifest, platforms: Sequence[str], title:
 
     `title` is how messages call the platforms. Raises ConfigError for a target that the bundle does not have.
     """
-    names = [row.target for row in manifest.content.ships if row.platform in platforms]
+    names = [shipped.target for shipped in manifest.content.ships if shipped.platform in platforms]
     return _only_target(names, platforms, title, target, "bundle", str(bundle))
 
 
 def target_in(config: Config, platforms: Sequence[str], title: str, target: str | None, where: str) -> configs.Target:
     """As `target_of`, of a config."""
-    targets = {row.name: row for row in config.targets if row.platform in platforms}
+    targets = {target.name: target for target in config.targets if target.platform in platforms}
     return targets[_only_target(targets, platforms, title, target, "config", where)]
 
 
@@ -612,10 +612,15 @@ def selection(
         numbers = [number for number, shipped in enumerate(ships) if (shipped.target, shipped.model) == (target, model)]
         rows = [
             SelectionRow(
-                target=target, model=model, soc=each.chip, abi=each.abi, min_api_level=each.api_level, ships=number
+                target=target,
+                model=model,
+                soc=device_class.chip,
+                abi=device_class.abi,
+                min_api_level=device_class.api_level,
+                ships=number,
             )
             for number in numbers
-            for each in classes[number]
+            for device_class in classes[number]
         ]
         yield from sorted(rows, key=lambda row: (row.soc, row.abi, -row.min_api_level))
         yield SelectionRow(target=target, model=model, ships=numbers[0])

@@ -81,7 +81,7 @@ def refuse_misfit(app: App, old: Manifest, new: Manifest, folder: Path) -> None:
     if not (app.target or app.release or app.providers or app.operators):
         return
     if objections := list(_objections(app, old.content, new.content, folder)):
-        targets = [] if app.target else [row.target for row in new.content.requires]
+        targets = [] if app.target else [requirement.target for requirement in new.content.requires]
         fits = [
             target
             for target in targets
@@ -101,9 +101,10 @@ def _objections(app: App, old: Content, new: Content, folder: Path) -> Iterator[
     if not new.requires:
         yield "it does not say what it requires of apps"
         return
-    rows = [row for row in new.requires if app.target in ("", row.target)]
+    rows = [requirement for requirement in new.requires if app.target in ("", requirement.target)]
     if not rows:
-        yield f"it has nothing for target {app.target}; it has {', '.join(row.target for row in new.requires)}"
+        targets = ", ".join(requirement.target for requirement in new.requires)
+        yield f"it has nothing for target {app.target}; it has {targets}"
     for row in rows:
         lowest, below = ort_releases.numbers_of(row.lowest_release), ort_releases.numbers_of(row.below_release)
         if app.release and not lowest <= ort_releases.numbers_of(app.release) < below:

@@ -92,25 +92,29 @@ def choose(
     if by_name:
         # The candidate whose worst ratio to the fastest of a device is smallest, the simplest where several are tied
         candidates = [_Candidate(name, contenders, fastest) for name, contenders in by_name.items()]
-        best = min(candidates, key=lambda row: (len(row.missing), row.ratios[row.worst]))
+        best = min(candidates, key=lambda candidate: (len(candidate.missing), candidate.ratios[candidate.worst]))
         verdicts = _verdicts(candidates, best, rule)
         # One whose medians are as good, and whose mean or 90th percentile is shown to be better
         steadier = [
-            row
-            for row in candidates
-            if run_compare.Verdict.FASTER in verdicts[row.name]
-            and verdicts[row.name] <= NO_WORSE
-            and row.within(best, rule.margin)
+            candidate
+            for candidate in candidates
+            if run_compare.Verdict.FASTER in verdicts[candidate.name]
+            and verdicts[candidate.name] <= NO_WORSE
+            and candidate.within(best, rule.margin)
         ]
         if steadier:
-            best = min(steadier, key=lambda row: (len(row.missing), row.ratios[row.worst]))
+            best = min(steadier, key=lambda candidate: (len(candidate.missing), candidate.ratios[candidate.worst]))
             verdicts = _verdicts(candidates, best, rule)
-        rivals = [row for row in candidates if row is best or not verdicts[row.name] & WORSE]
-        tied = [row for row in rivals if row.within(best, rule.margin)]
-        chosen = min(tied, key=lambda row: plainness(row.artifact, row.options))
-        open_ = {row.name for row in rivals if row is not best and verdicts[row.name] != {run_compare.Verdict.SAME}}
+        rivals = [candidate for candidate in candidates if candidate is best or not verdicts[candidate.name] & WORSE]
+        tied = [rival for rival in rivals if rival.within(best, rule.margin)]
+        chosen = min(tied, key=lambda candidate: plainness(candidate.artifact, candidate.options))
+        open_ = {
+            rival.name for rival in rivals if rival is not best and verdicts[rival.name] != {run_compare.Verdict.SAME}
+        }
         undecided = [
-            row for row in rivals if row is not chosen and (row.name in open_ or (row is best and chosen.name in open_))
+            rival
+            for rival in rivals
+            if rival is not chosen and (rival.name in open_ or (rival is best and chosen.name in open_))
         ]
         # The devices where another was shown to be faster, or is so by more than the margin, the worst first
         slower: dict[str, run_compare.Comparison] = {}
@@ -144,7 +148,7 @@ def choose(
             reason += f"; slower than another: {', '.join(texts[:MOST_NAMED])}{more}"
         if chosen.missing:
             reason += f"; without a sound run on {_listed(chosen.missing)}"
-        if more_open := sum(row not in tied for row in undecided):
+        if more_open := sum(candidate not in tied for candidate in undecided):
             reason += f"; not decidable: {more_open} more cannot be told from it, measure again with more rounds"
         return Choice(
             target=target,
@@ -153,7 +157,7 @@ def choose(
             reason=reason,
             measured=True,
             device=chosen.worst,
-            undecided=tuple(row.name for row in undecided),
+            undecided=tuple(candidate.name for candidate in undecided),
             slower=slower,
         )
     return _advised(target, artifacts, rejected)
@@ -259,14 +263,14 @@ def _advised(target: configs.Target, artifacts: Sequence[Artifact], rejected: Se
     candidates = plain or list(artifacts)
     if not candidates:
         return None
-    chosen = min(candidates, key=lambda row: _advice(row, candidates))
+    chosen = min(candidates, key=lambda candidate: _advice(candidate, candidates))
     # Why it and no other: what was better and may not ship, else what speaks for its level
     rank = ADVISED_LEVELS.index(chosen.variant.level)
     better = [other for other in rejected if other.level and ADVISED_LEVELS.index(other.level) < rank]
-    above = [row for row in candidates if ADVISED_LEVELS.index(row.variant.level) < rank]
-    larger = [row for row in above if _fused_alike(row, chosen)]
-    expanded = [row for row in above if row.variant.precision == chosen.variant.precision]
-    expanded = [row for row in expanded if _expanded(row, candidates)]
+    above = [candidate for candidate in candidates if ADVISED_LEVELS.index(candidate.variant.level) < rank]
+    larger = [candidate for candidate in above if _fused_alike(candidate, chosen)]
+    expanded = [candidate for candidate in above if candidate.variant.precision == chosen.variant.precision]
+    expanded = [candidate for candidate in expanded if _expanded(candidate, candidates)]
     if expanded:
         ratio = expanded[0].total_bytes / chosen.total_bytes
         why = (
@@ -300,7 +304,7 @@ TOO_LARGE = 1.5
 def _advice(artifact: Artifact, candidates: Sequence[Artifact]) -> tuple[bool, bool, bool, int, str]:
     """The best advised first: a model in its own precision, because nobody knows here what another one costs it."""
     variant = artifact.variant
-    alike = (row.total_bytes for row in candidates if _fused_alike(row, artifact))
+    alike = (candidate.total_bytes for candidate in candidates if _fused_alike(candidate, artifact))
     larger = artifact.total_bytes > MUCH_LARGER * min(alike, default=artifact.total_bytes)
     rank = ADVISED_LEVELS.index(variant.level)
     return bool(variant.precision), _expanded(artifact, candidates), larger, rank, variant.name
@@ -308,7 +312,9 @@ def _advice(artifact: Artifact, candidates: Sequence[Artifact]) -> tuple[bool, b
 
 def _expanded(artifact: Artifact, candidates: Sequence[Artifact]) -> bool:
     """Whether it has far more bytes than the smallest in its precision."""
-    alike = (row.total_bytes for row in candidates if row.variant.precision == artifact.variant.precision)
+    alike = (
+        candidate.total_bytes for candidate in candidates if candidate.variant.precision == artifact.variant.precision
+    )
     least = min(alike, default=artifact.total_bytes)
     return artifact.total_bytes > max(TOO_LARGE * least, least + core_variant.GREW_BYTES)
 
@@ -321,11 +327,11 @@ def _fused_alike(artifact: Artifact, other: Artifact) -> bool:
 def rejections(rejected: Sequence[Rejected]) -> str:
     """Why variants may not ship, in one line: those of one reason together, with the largest error among them."""
     groups: dict[str, list[Rejected]] = {}
-    for row in rejected:
-        groups.setdefault(row.why, []).append(row)
+    for rejection in rejected:
+        groups.setdefault(rejection.why, []).append(rejection)
     parts = []
     for why, group in groups.items():
-        errors = [row.error for row in group if row.error is not None]
+        errors = [rejection.error for rejection in group if rejection.error is not None]
         number = f" (largest relative error {max(errors):.2g})" if errors else ""
-        parts.append(f"{', '.join(row.variant for row in group)} {why}{number}")
+        parts.append(f"{', '.join(rejection.variant for rejection in group)} {why}{number}")
     return "; ".join(parts)

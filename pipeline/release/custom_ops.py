@@ -28,7 +28,9 @@ def custom_libraries(config: Config, target: configs.Target) -> tuple[runner_cus
     platform, linked = target.platform.value, target.platform in configs.APPLE
     abis = core_abis.abis_of_target(platform, target.abis)
     rows = tuple(
-        row for abi in abis for row in runner_custom_ops.fitting(config.custom_ops, platform, abi, linked=linked)
+        library
+        for abi in abis
+        for library in runner_custom_ops.fitting(config.custom_ops, platform, abi, linked=linked)
     )
     if odd := next((row.path.name for row in rows if not re.match(documents.FILE_PATH, row.path.name)), ""):
         raise ConfigError(
@@ -51,28 +53,28 @@ def custom_libraries(config: Config, target: configs.Target) -> tuple[runner_cus
 
 def custom_findings(config: Config, target: configs.Target) -> Iterator[Finding]:
     """What speaks against those libraries: pages of 16 KB of phones, and app stores; raises as above."""
-    for row in custom_libraries(config, target):
+    for library in custom_libraries(config, target):
         where = f"target {target.name}: custom_ops"
         if (
             target.platform is configs.Platform.ANDROID
-            and row.abi in WIDE_ABIS
-            and elf_file.read_elf(row.path).page_bytes < ort_library.PAGE_BYTES
+            and library.abi in WIDE_ABIS
+            and elf_file.read_elf(library.path).page_bytes < ort_library.PAGE_BYTES
         ):
             yield Finding(
                 severity=Severity.WARNING,
-                what=f"{row.path.name} for {row.abi} cannot be loaded on phones with 16 KB pages",
+                what=f"{library.path.name} for {library.abi} cannot be loaded on phones with 16 KB pages",
                 where=where,
                 why=f"its segments are aligned to less than {ort_library.PAGE_BYTES} bytes; Google Play refuses such "
                 "apps",
                 remedy="build it with NDK r28 or later, or with -Wl,-z,max-page-size=16384; or take a newer release",
             )
         if target.platform in configs.APPLE:
-            with xcframework.opened(row.path, runner_custom_ops.SYMBOL, target.platform.value) as framework:
+            with xcframework.opened(library.path, runner_custom_ops.SYMBOL, target.platform.value) as framework:
                 embedded = framework.static and any(part.path.endswith(".framework") for part in framework.slices)
             if embedded:
                 yield Finding(
                     severity=Severity.WARNING,
-                    what=f"{row.path.name} has its static code in .framework folders",
+                    what=f"{library.path.name} has its static code in .framework folders",
                     where=where,
                     why="Xcode puts such a folder into the app, and the App Store refuses apps with one "
                     "that has no MinimumOSVersion (onnxruntime issue 27396)",

@@ -260,7 +260,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
 
     def signature(self, model: str) -> ModelSignature:
         """What a model takes and gives; ConfigError where the manifest does not say it."""
-        signature = next((row for row in self.models if row.model == model), None)
+        signature = next((known for known in self.models if known.model == model), None)
         if signature is None:
             raise ConfigError(
                 f"the bundle does not say what the model {model} takes and gives",
@@ -366,10 +366,10 @@ def verify_bundle(folder: Path, expected: str = "") -> Manifest:
     unreadable: list[str] = []
     waiting = [folder]
     while waiting:
-        place = waiting.pop()
-        inside = place.relative_to(folder)
+        directory = waiting.pop()
+        inside = directory.relative_to(folder)
         try:
-            with os.scandir(place) as entries:
+            with os.scandir(directory) as entries:
                 below = list(entries)
             folders = [entry for entry in below if entry.is_dir(follow_symlinks=False)]
         except OSError as error:
@@ -377,7 +377,7 @@ def verify_bundle(folder: Path, expected: str = "") -> Manifest:
             continue
         waiting += [Path(entry.path) for entry in folders]
         present |= {(inside / entry.name).as_posix() for entry in below if entry not in folders}
-        if not below and place != folder:
+        if not below and directory != folder:
             present.add(f"{inside.as_posix()}/")
     listed = {file.path for file in manifest.files}
     listed |= {path for path in OWN_FILES if not (folder / path).is_symlink()}
@@ -501,8 +501,8 @@ def _contradictions(manifest: Manifest) -> list[str]:
     places: dict[str, tuple[str, bool]] = {}
     clashes = []
     for path in sorted({*paths, *OWN_FILES}):
-        for place in (*PurePosixPath(path).parents, PurePosixPath(path)):
-            name = place.as_posix()
+        for parent in (*PurePosixPath(path).parents, PurePosixPath(path)):
+            name = parent.as_posix()
             key = unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
             spelling = (name, name == path)
             if places.setdefault(key, spelling) != spelling:

@@ -15,7 +15,7 @@ from pipeline.release.manifest import Manifest
 def refuse_unopened(folder: Path, manifest: Manifest) -> None:
     """Raise CheckFailed where a file of a bundle asks for what the release of its app lacks."""
     read = compat_rules.read_artifacts({shipped.file: folder / shipped.file for shipped in manifest.content.ships})
-    found = []
+    refused = []
     for shipped in manifest.content.ships:
         facts = read.get(shipped.file)
         if not isinstance(facts, compat_rules.ArtifactFacts):
@@ -29,11 +29,11 @@ def refuse_unopened(folder: Path, manifest: Manifest) -> None:
             if runner_providers.provider_named(shipped.runs[0].provider).gpu
             else shipped.runs[0]
         )
-        found += [(shipped, error) for error in core_errors.errors(compat_rules.check_opening(facts, runtime, use))]
-    if found:
-        shipped, error = found[0]
+        refused += [(shipped, error) for error in core_errors.errors(compat_rules.check_opening(facts, runtime, use))]
+    if refused:
+        shipped, error = refused[0]
         raise CheckFailed(
-            f"the app's release does not open {len({row.file for row, _ in found})} of {len(read)} files",
+            f"the app's release does not open {len({shipped.file for shipped, _ in refused})} of {len(read)} files",
             where=str(folder),
             why=f"{shipped.file} for {shipped.target}: {error.what}",
             remedy=f"make the bundle again with this ort-mobile, or: {error.remedy}",

@@ -95,7 +95,7 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
         )
         for model in models
     }
-    beside_context = [row["bom-ref"] for row in qualcomms]
+    beside_context = [library["bom-ref"] for library in qualcomms]
     for path, context in shipped_files(content.contexts).items():
         needs[path] = sorted({libraries[context.target]["bom-ref"], *beside_context})
     leaves = sorted({part["bom-ref"] for part in (*libraries.values(), *plugins.values(), *data, *qualcomms)})
@@ -159,10 +159,14 @@ def _model(content: Content, shipped: Shipped, figures: Evidence) -> Json:
     if signature:
         parameters["inputs"] = [{"format": _format(tensor)} for tensor in signature.inputs]
         parameters["outputs"] = [{"format": _format(tensor)} for tensor in signature.outputs]
-    if data := [row.get("name", "") for row in figures.datasets if row.get("model") == shipped.model]:
+    if data := [dataset.get("name", "") for dataset in figures.datasets if dataset.get("model") == shipped.model]:
         parameters["datasets"] = [{"ref": f"data: {name}"} for name in data]
     metrics: list[Json] = []
-    for result in (row.result for row in figures.accuracy if (row.model, row.variant) == key and row.result):
+    for result in (
+        accuracy.result
+        for accuracy in figures.accuracy
+        if (accuracy.model, accuracy.variant) == key and accuracy.result
+    ):
         # The metric, and how much worse it is than the original, with its 95 % interval where there is one
         where = f"{result.samples} samples of {result.data.rpartition('/')[2]}"
         if result.value is not None:
@@ -263,7 +267,7 @@ def _interval(low: float | None, high: float | None, unit: float) -> Json:
 
 def _libraries(content: Content) -> dict[str, Json]:
     """ONNX Runtime as each target ships it, by the target; equal ones are one component."""
-    rules: dict[str, AppRule] = {row.target: row for row in content.requires}
+    rules: dict[str, AppRule] = {requirement.target: requirement for requirement in content.requires}
     components = {}
     for shipped in content.ships:
         foreign = shipped.library and not ort_library.release_of(shipped.library)

@@ -311,10 +311,10 @@ def runs_of(config: Config, choice: Choice) -> tuple[RunOptions, ...]:
     where it has no effect.
     """
     target, artifact = choice.target, choice.artifact
-    place = DeviceFacts(name=target.name, platform=target.platform.value, abis=target.abis)
-    planned_runs, _ = planning.plan_runs(config.runs, [artifact], [place], advised=False)
+    facts = DeviceFacts(name=target.name, platform=target.platform.value, abis=target.abis)
+    planned_runs, _ = planning.plan_runs(config.runs, [artifact], [facts], advised=False)
     ways: dict[bytes, RunOptions] = {}
-    names = tuple(dict.fromkeys(row.path.name for row in custom_libraries(config, target)))
+    names = tuple(dict.fromkeys(library.path.name for library in custom_libraries(config, target)))
     for options in (choice.options, *(planned.options for planned in planned_runs)):
         session_config = artifact.session_options | options.session_config
         whole = msgspec.structs.replace(options, session_config=session_config, custom_ops=names)

@@ -50,9 +50,11 @@ def sizes_of(content: Content, target: str) -> list[tuple[ModelSignature, ...]]:
         return sum(prod(axis for axis in tensor.shape or () if isinstance(axis, int)) for tensor in model.inputs)
 
     ships = rows_of(content, target)
-    shipped = {row.model: row for row in content.models if row.model in ships}
-    fixed = [row for row in shipped.values() if all(tensor.fixed for tensor in row.inputs)]
-    by_model = {name: sorted((row for row in fixed if row.size_of == name), key=elements) for name in shipped}
+    shipped = {model.model: model for model in content.models if model.model in ships}
+    fixed = [artifact for artifact in shipped.values() if all(tensor.fixed for tensor in artifact.inputs)]
+    by_model = {
+        name: sorted((artifact for artifact in fixed if artifact.size_of == name), key=elements) for name in shipped
+    }
     return [(*sizes, shipped[name]) for name, sizes in by_model.items() if sizes]
 
 
@@ -61,10 +63,10 @@ def sized_inputs(sizes: Sequence[ModelSignature], taken: Collection[str]) -> Ite
     *fixed, model = sizes
     for tensor, identifier in identifiers(model.inputs, taken):
         if not tensor.fixed:
-            rows = (row for size in fixed for row in size.inputs if row.name == tensor.name)
+            of_sizes = (given for size in fixed for given in size.inputs if given.name == tensor.name)
             yield SizedInput(
                 identifier=identifier,
                 dtype=tensor.dtype,
-                shapes=tuple(row.shape or () for row in rows),
+                shapes=tuple(given.shape or () for given in of_sizes),
                 padding=model.padding.get(tensor.name),
             )

@@ -170,8 +170,8 @@ def accuracy_parts(results: Sequence[accuracy_result.AccuracyResult]) -> Iterato
                 )
             )
     head = ("model", "output", "SQNR", "PSNR", "cosine", "max error", "same top-1", "equal elements", "judged by")
-    filled = [place for place in range(len(head)) if place < 6 or any(row[place] != DASH for row in rows)]
-    yield _table([head[place] for place in filled], [tuple(row[place] for place in filled) for row in rows])
+    filled = [column for column in range(len(head)) if column < 6 or any(row[column] != DASH for row in rows)]
+    yield _table([head[column] for column in filled], [tuple(row[column] for column in filled) for row in rows])
     for result in results:
         if result.unjudged:
             yield Line(f"not judged of {result.model}: {', '.join(result.unjudged)}")
@@ -207,28 +207,28 @@ def accuracies(report: CampaignReport, *, brief: bool = False) -> Listing:
     sizes = {(artifact.model, artifact.variant.name): artifact.size_bytes for artifact in report.artifacts}
     precisions = {(artifact.model, artifact.variant.name): artifact.variant.precision for artifact in report.artifacts}
     originals = {model.name: model.size_bytes for model in report.models}
-    checks = {(entry.model, entry.variant): entry.checks for entry in report.checks}
+    checks = {(check.model, check.variant): check.checks for check in report.checks}
     measured = counting.grouped(((row.model, row.variant), row) for row in report.rows)
     head = ("Model", "Variant", "Precision", *REPORT_HEAD, "From float", "Size", "Median", "Memory")
     rows = []
-    for entry in report.accuracy:
-        key = entry.model, entry.variant
+    for accuracy in report.accuracy:
+        key = accuracy.model, accuracy.variant
         timed = [(row.statistics.median_ns, row) for row in measured.get(key, ()) if row.statistics]
         median_ns, best = min(timed, key=lambda pair: pair[0], default=(None, None))
         rows.append(
             (
                 *key,
                 passes_precisions.common_name(precisions.get(key, "")),
-                *report_cells(entry.result, measured.get(key, ())),
-                _from_float(entry.result, checks.get(key, ())),
-                wording.size_beside(sizes.get(key, 0), originals.get(entry.model, 0)),
+                *report_cells(accuracy.result, measured.get(key, ())),
+                _from_float(accuracy.result, checks.get(key, ())),
+                wording.size_beside(sizes.get(key, 0), originals.get(accuracy.model, 0)),
                 wording.duration(median_ns),
                 wording.size(best.memory_peak_bytes if best else 0),
             )
         )
     places = [
-        place
-        for place, (name, cells) in enumerate(zip(head, zip(*rows, strict=True), strict=True) if rows else ())
+        column
+        for column, (name, cells) in enumerate(zip(head, zip(*rows, strict=True), strict=True) if rows else ())
         if not set(cells) <= {"", DASH}
         and not (brief and (name in LONG_COLUMNS or (name == "Model" and len(set(cells)) == 1)))
     ]

@@ -61,9 +61,9 @@ def short(text: str, most: int = NAME_CHARACTERS) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def junit_case(place: str, name: str, kind: str, reason: str, text: str) -> ET.Element:
+def junit_case(class_name: str, name: str, kind: str, reason: str, text: str) -> ET.Element:
     """A test case: what ran, under the place where it ran; `kind` is "" (passed), failure, error or skipped."""
-    case = ET.Element("testcase", {"classname": _xml(place), "name": _xml(name)})
+    case = ET.Element("testcase", {"classname": _xml(class_name), "name": _xml(name)})
     if kind:
         ET.SubElement(case, kind, {"message": _xml(reason), "type": _xml(reason)}).text = _xml(text, TEXT_CHARACTERS)
     elif text:
@@ -104,7 +104,7 @@ def sarif(findings: Sequence[CiFinding], version: str, source: str = "") -> byte
     `partialFingerprints` are of rule, place and text without its numbers, which are others in each run; findings that
     differ in numbers alone are told apart by their order.
     """
-    shown = sorted(findings, key=lambda row: row[0].severity is not Severity.ERROR)[:MOST_RESULTS]
+    shown = sorted(findings, key=lambda pair: pair[0].severity is not Severity.ERROR)[:MOST_RESULTS]
     rules = list(dict.fromkeys(finding.code for finding, _ in shown))
     results, seen = [], Counter[str]()
     for finding, file in shown:
@@ -112,10 +112,10 @@ def sarif(findings: Sequence[CiFinding], version: str, source: str = "") -> byte
         identity = "\0".join((finding.code, finding.where, relative(file), text))
         fingerprint = hashlib.sha256(f"{identity}\0{seen[identity]}".encode("utf-8", "replace")).hexdigest()
         seen[identity] += 1
-        place = short(runner_files.visible(finding.where)) or "ort-mobile"
+        location = short(runner_files.visible(finding.where)) or "ort-mobile"
         uri = quote(relative(file or source) or NO_FILE, safe="/")
         where = {
-            "logicalLocations": [{"fullyQualifiedName": place}],
+            "logicalLocations": [{"fullyQualifiedName": location}],
             "physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}},
         }
         results.append(
@@ -123,7 +123,7 @@ def sarif(findings: Sequence[CiFinding], version: str, source: str = "") -> byte
                 "ruleId": finding.code,
                 "ruleIndex": rules.index(finding.code),
                 "level": LEVELS[finding.severity],
-                "message": {"text": f"{place}: {short(runner_files.visible(finding.text), TEXT_CHARACTERS)}"},
+                "message": {"text": f"{location}: {short(runner_files.visible(finding.text), TEXT_CHARACTERS)}"},
                 "locations": [where],
                 "partialFingerprints": {"ortMobile/v1": fingerprint},
             }
@@ -157,7 +157,7 @@ def relative(file: str) -> str:
 def annotations(findings: Sequence[CiFinding]) -> Iterator[str]:
     """Workflow commands of GitHub Actions, errors first, and one that says how many are left out of a kind."""
     for severity, level in LEVELS.items():
-        of_level = [row for row in findings if row[0].severity is severity]
+        of_level = [finding for finding in findings if finding[0].severity is severity]
         most = MOST_ANNOTATIONS if len(of_level) <= MOST_ANNOTATIONS else MOST_ANNOTATIONS - 1
         for finding, file in of_level[:most]:
             at = f"file={_property(relative(file))},line=1," if file else ""

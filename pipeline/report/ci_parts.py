@@ -82,8 +82,8 @@ def _unanswered(report: CampaignReport) -> Iterator[tuple[campaign_tuned.TuneAns
 
 def _case(names: tuple[str, str, str, str], kind: str, reason: str, text: str) -> ET.Element:
     """Of a row by its device, model, variant and run; names that are "" are left out."""
-    place, name = ".".join(filter(None, names[:2])) or "campaign", " ".join(filter(None, names[2:])) or "all runs"
-    return junit_case(place, name, kind, reason, text)
+    class_name, name = ".".join(filter(None, names[:2])) or "campaign", " ".join(filter(None, names[2:])) or "all runs"
+    return junit_case(class_name, name, kind, reason, text)
 
 
 def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFinding]:
@@ -114,7 +114,7 @@ def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFin
             text = "; ".join(filter(None, (finding.what, report_proofs.reason(finding), finding.remedy)))
             where, file = report_proofs.where(row), files.get(row.model, "")
             yield Finding(code="proof", severity=severity, where=where, what=text), file
-    yield from ((msgspec.structs.replace(row, code=row.code or "release"), "") for row in more)
+    yield from ((msgspec.structs.replace(finding, code=finding.code or "release"), "") for finding in more)
     for note in warnings(report):
         where = ", ".join(note.places[:3]) or report.name
         yield Finding(code="warning", severity=Severity.WARNING, where=where, what=note.text), ""

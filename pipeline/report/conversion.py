@@ -105,11 +105,11 @@ def conversion_parts(report: convert_many.ConversionJob) -> Iterator[Part]:
         yield from _too_far(report)
     yield from map(Line, model_sources.numbered_lines(converted.model for converted in report.converted))
     yield from map(Line, core_variant.aware_lines(artifact for _, artifact in rows))
-    for row in report.converted:
-        for verdict in row.verdicts:
-            yield Line(f"{row.model.source.name}: precision {verdict.text}")
+    for conversion in report.converted:
+        for verdict in conversion.verdicts:
+            yield Line(f"{conversion.model.source.name}: precision {verdict.text}")
     settings = counting.grouped(
-        (entry, artifact.variant.name) for _, artifact in rows for entry in artifact.session_options.items()
+        (option, artifact.variant.name) for _, artifact in rows for option in artifact.session_options.items()
     )
     for (key, value), variants in settings.items():
         names = ", ".join(dict.fromkeys(variants))
@@ -133,7 +133,7 @@ def problem_lines(report: convert_many.ConversionJob, *, warnings: bool) -> Iter
         yield from _why_and_remedy([("why", finding.why), ("remedy", finding.remedy)])
     if len(findings) > MOST_FAILURES:
         yield Line(f"and {len(findings) - MOST_FAILURES} more: --json has them all")
-    for finding in (row for converted in report.converted if warnings for row in growth_findings(converted)):
+    for finding in (finding for converted in report.converted if warnings for finding in growth_findings(converted)):
         yield Line(WARNING, f" {finding.where}: {finding.what}")
         yield from _why_and_remedy([("why", finding.why), ("remedy", finding.remedy)])
     # Outputs that differ, and those that these inputs say nothing of: numbers differ, what is said does not
@@ -163,7 +163,7 @@ def problem_lines(report: convert_many.ConversionJob, *, warnings: bool) -> Iter
         yield Line(head, f" {model}{output}: {check.reason} ", _variants(variants))
         if check.output or check.remedy:
             yield Line(f"  remedy: {output_compare.remedy_of(check)}")
-    if warnings and any(verdict.lacks_data for row in report.converted for verdict in row.verdicts):
+    if warnings and any(verdict.lacks_data for conversion in report.converted for verdict in conversion.verdicts):
         yield Line(WARNING, f" {NO_DATA}")
         yield Line(f"  remedy: {GIVE_DATA}")
 
@@ -198,23 +198,23 @@ class _Failed(NamedTuple):
 def _failure_lines(converted: Sequence[convert_precisions.Conversion], *, warnings: bool) -> Iterator[Line]:
     """What could not be made, and perhaps warnings: once for all variants that share a reason."""
     failures: list[_Failed] = []
-    for row in converted:
-        name = row.model.source.name
-        if row.error:
-            failures.append(_Failed(name, row.error, []))
+    for conversion in converted:
+        name = conversion.model.source.name
+        if conversion.error:
+            failures.append(_Failed(name, conversion.error, []))
             continue
         by_reason = counting.grouped(
             ((failure.what, failure.why, failure.remedy), failure.variant.name)
-            for failure in row.failures
+            for failure in conversion.failures
             if not failure.skipped
         )
-        if row.nothing_made and not by_reason:
-            first = row.failures[0]
+        if conversion.nothing_made and not by_reason:
+            first = conversion.failures[0]
             nothing = PipelineError(
                 "nothing was made of it: every variant is left out", why=first.why, remedy=first.remedy
             )
             failures.append(_Failed(name, nothing, []))
-        whole = not row.artifacts and len(by_reason) == 1
+        whole = not conversion.artifacts and len(by_reason) == 1
         for (what, why, remedy), variants in by_reason.items():
             failures.append(_Failed(name, PipelineError(what, why=why, remedy=remedy), [] if whole else variants))
     for name, error, variants in failures[:MOST_FAILURES]:
@@ -226,17 +226,17 @@ def _failure_lines(converted: Sequence[convert_precisions.Conversion], *, warnin
     if not warnings:
         return
     notes = counting.grouped(
-        ((row.model.source.name, note), artifact.variant.name)
-        for row in converted
-        for artifact in row.artifacts
+        ((conversion.model.source.name, note), artifact.variant.name)
+        for conversion in converted
+        for artifact in conversion.artifacts
         for note in artifact.notes
     )
     for (name, note), variants in notes.items():
         yield Line(WARNING, f" {name}: {note} ", _variants(variants))
     skipped = counting.grouped(
         (f"{failure.why}; {failure.remedy}", failure.variant.name)
-        for row in converted
-        for failure in row.failures
+        for conversion in converted
+        for failure in conversion.failures
         if failure.skipped
     )
     for reason, names in skipped.items():

@@ -64,7 +64,9 @@ def banner(report: CampaignReport) -> Banner | None:
     stops += [f"no bundle was made: {refusal}" for refusal in report.refusals]
     of_search = {(answer.search.model, answer.why_none) for answer in impossible}
     reasons = counting.grouped(
-        ((row.model, row.what), row.target) for row in report.withheld if (row.model, row.reason) not in of_search
+        ((withheld.model, withheld.what), withheld.target)
+        for withheld in report.withheld
+        if (withheld.model, withheld.reason) not in of_search
     )
     stops += [
         f"nothing of {model} may ship to {', '.join(targets)}: {reason}" for (model, reason), targets in reasons.items()
@@ -91,7 +93,7 @@ def _shown(reasons: Sequence[str]) -> tuple[str, ...]:
 
 def _cautions(report: CampaignReport) -> Iterator[str]:
     shipped = {(choice.model, choice.variant) for choice in report.choices}
-    checks = {(row.model, row.variant): row.checks for row in report.checks}
+    checks = {(check.model, check.variant): check.checks for check in report.checks}
     if failed := sum(any(check.failed for check in of_file) for of_file in checks.values()):
         yield f"{counting.counted(failed, 'variant')} failed the numeric check and {_are(failed)} left out"
     differing = [row for row in report.rows if any(check.failed for check in row.checks)]
@@ -123,7 +125,9 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
     if any(row.status.value == "failed" or row.failed_rounds for row in report.rows) or report.failures:
         yield f"{counting.counted(len(report.failures), 'failure')}, listed below"
     yield from (f"not proven in {proof.library.file}: {proof.not_run_text}" for proof in report.proofs if proof.not_run)
-    yield from (f"{row.where}: {row.what}" for row in report.warnings if row.code == core_errors.APP_CODE)
+    yield from (
+        f"{warning.where}: {warning.what}" for warning in report.warnings if warning.code == core_errors.APP_CODE
+    )
     yield from _choice_cautions(report)
 
 
@@ -147,11 +151,15 @@ def _choice_cautions(report: CampaignReport) -> Iterator[str]:
 
 def _accuracy_cautions(report: CampaignReport, shipped: set[tuple[str, str]]) -> Iterator[str]:
     """Artifacts that their accuracy keeps out, and those that ship without a budget for it."""
-    results = {(row.model, row.variant): row.result for row in report.accuracy}
-    over = [row for row in report.accuracy if row.result and (row.result.over or row.result.not_finite)]
+    results = {(accuracy.model, accuracy.variant): accuracy.result for accuracy in report.accuracy}
+    over = [
+        accuracy
+        for accuracy in report.accuracy
+        if accuracy.result and (accuracy.result.over or accuracy.result.not_finite)
+    ]
     if number := len(over):
         yield f"{counting.counted(number, 'variant')} may lose more accuracy than allowed and {_are(number)} left out"
-    if number := sum(bool(row.refused(None)) for row in report.accuracy if row not in over):
+    if number := sum(bool(accuracy.refused(None)) for accuracy in report.accuracy if accuracy not in over):
         yield (
             f"{counting.counted(number, 'variant')} {_are(number)} less than {accuracy_result.FLOOR_DB:g} dB from "
             "float and left out"
@@ -270,8 +278,8 @@ def decisions(report: CampaignReport) -> tuple[ShipAnswer, ...]:
         for model in dict.fromkeys(choice.model for choice in report.choices)
     }
     withheld = (
-        ShipAnswer(model=row.model, target=row.target, sureness=Sureness.NOTHING, against=(row.what,))
-        for row in report.withheld
+        ShipAnswer(model=withheld.model, target=withheld.target, sureness=Sureness.NOTHING, against=(withheld.what,))
+        for withheld in report.withheld
     )
     return (*(_chosen(alone[choice.model], choice) for choice in report.choices), *withheld)
 

@@ -67,7 +67,7 @@ def log_place(value: float, low: float, high: float) -> float:
 def unbeaten(costs: Sequence[tuple[float, float]]) -> list[int]:
     """The places of those that no other beats: of which none is less in one cost and no more in the other."""
     return [
-        place for place, (x, y) in enumerate(costs) if not any(a <= x and b <= y and (a, b) != (x, y) for a, b in costs)
+        index for index, (x, y) in enumerate(costs) if not any(a <= x and b <= y and (a, b) != (x, y) for a, b in costs)
     ]
 
 
@@ -109,7 +109,7 @@ def strip(row: Row, rows: Sequence[Row]) -> Plot | None:
     # Equal shares of the inferences on three lines in turn, so that dots close together stay apart.
     lines = (STRIP_HEIGHT / 2, STRIP_HEIGHT / 2 - 6, STRIP_HEIGHT / 2 + 6)
     first, last = row.shape.latencies_ns[0], row.shape.latencies_ns[-1]
-    dots = ((x(latency), lines[place % 3]) for place, latency in enumerate(row.shape.latencies_ns))
+    dots = ((x(latency), lines[index % 3]) for index, latency in enumerate(row.shape.latencies_ns))
     return Plot(
         title=f"median {wording.duration(row.statistics.median_ns)}, "
         f"19 of 20 inferences between {wording.duration(first)} and {wording.duration(last)}",
@@ -128,10 +128,10 @@ def rounds_line(row: Row) -> Plot | None:
         return None
     step = (ROUNDS_WIDTH - 2 * MARGIN) / (len(medians) - 1)
     points = []
-    for place, median in enumerate(medians):
+    for index, median in enumerate(medians):
         above = min(max((median / max(row.statistics.median_ns, 1) - 1) / ROUNDS_RANGE, -1.0), 1.0)
         y = round(ROUNDS_HEIGHT / 2 - above * (ROUNDS_HEIGHT / 2 - MARGIN), 1)
-        points.append((round(MARGIN + place * step, 1), y))
+        points.append((round(MARGIN + index * step, 1), y))
     return Plot(
         title=f"medians of {len(medians)} rounds: " + ", ".join(wording.duration(median) for median in medians),
         marks=({"x": points[-1][0], "y": points[-1][1]},),
@@ -180,7 +180,7 @@ def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -
 
     def steps(curve: Sequence[int]) -> str:
         count = len(curve)
-        ends = ((x(value), place / count, (place + 1) / count) for place, value in enumerate(curve))
+        ends = ((x(value), index / count, (index + 1) / count) for index, value in enumerate(curve))
         return " ".join(f"{at},{y(below)} {at},{y(above)}" for at, below, above in ends)
 
     words = "; ".join(f"{row.variant} {row.run}: median {wording.duration(_median(row))}" for row in shown)
@@ -191,8 +191,8 @@ def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -
         x_ticks=tuple((x(value), wording.duration(value)) for value in ticks(low, high)),
         lines=tuple(
             # the ninth has the first colour again, dashed
-            (f"s{place % COLOURS} d{place // COLOURS % DASHES}", steps(curve), f"{row.variant} {row.run}")
-            for place, (row, curve) in enumerate(zip(shown, curves, strict=True))
+            (f"s{index % COLOURS} d{index // COLOURS % DASHES}", steps(curve), f"{row.variant} {row.run}")
+            for index, (row, curve) in enumerate(zip(shown, curves, strict=True))
         ),
     )
 
@@ -251,9 +251,9 @@ def _scatter(name: str, cost: Callable[[Row], int], rows: Sequence[Row]) -> Plot
                 "x": point[0],
                 "y": point[1],
                 "label": f"{row.variant} {row.run}: {wording.duration(_median(row))}, {wording.size(cost(row))}",
-                "number": ahead.index(place) + 1 if place in ahead else 0,
+                "number": ahead.index(index) + 1 if index in ahead else 0,
             }
-            for place, (row, point) in enumerate(zip(rows, points, strict=True))
+            for index, (row, point) in enumerate(zip(rows, points, strict=True))
         ),
         line=" ".join(steps),
         x_ticks=tuple((x(value), wording.duration(value)) for value in ticks(*along)),
@@ -308,8 +308,8 @@ def fronts(report: CampaignReport) -> tuple[Plot, ...]:
     last tick along, accuracy from the second tick up to the first.
     """
     plots = []
-    for model, group in counting.grouped((entry.model, entry) for entry in report.accuracy).items():
-        results = {entry.variant: entry.result for entry in group if entry.result}
+    for model, group in counting.grouped((accuracy.model, accuracy) for accuracy in report.accuracy).items():
+        results = {accuracy.variant: accuracy.result for accuracy in group if accuracy.result}
         first = next(iter(results.values()), None)
         artifacts = [artifact for artifact in report.artifacts if artifact.model == model]
         floats = [artifact.variant.name for artifact in artifacts if not artifact.variant.precision]
@@ -338,7 +338,7 @@ def fronts(report: CampaignReport) -> tuple[Plot, ...]:
             for cost, value in zip(costs.values(), worth, strict=True)
         ]
         best = unbeaten([(cost, -value) for cost, value in zip(costs.values(), worth, strict=True)])
-        ahead = list(dict.fromkeys(sorted((points[place] for place in best), key=lambda point: point[0])))
+        ahead = list(dict.fromkeys(sorted((points[index] for index in best), key=lambda point: point[0])))
         drawn = sorted((accuracy[name] for name in costs), reverse=sign > 0)
         cost_name = "median latency" if medians else "size"
         plots.append(
@@ -346,12 +346,12 @@ def fronts(report: CampaignReport) -> tuple[Plot, ...]:
                 title=f"{model}: {first.metric} against {cost_name}; the line joins the best",
                 marks=tuple(
                     {
-                        "x": points[place][0],
-                        "y": points[place][1],
+                        "x": points[index][0],
+                        "y": points[index][1],
                         "label": f"{name}: {number(first, accuracy[name])} at {show(int(cost))}",
-                        "number": ahead.index(points[place]) + 1 if place in best else 0,
+                        "number": ahead.index(points[index]) + 1 if index in best else 0,
                     }
-                    for place, (name, cost) in enumerate(costs.items())
+                    for index, (name, cost) in enumerate(costs.items())
                 ),
                 line=" ".join(f"{x},{y}" for x, y in ahead),
                 x_ticks=((FRONT_WIDTH, show(int(most))),),
@@ -364,19 +364,19 @@ def fronts(report: CampaignReport) -> tuple[Plot, ...]:
 def loss_bars(report: CampaignReport) -> tuple[Plot, ...]:
     """One drawing for each search that measured layers: a bar for each, worst first, whose noise is the tick."""
     plots = []
-    for entry in report.searches:
-        layers = entry.search.layers
+    for search in report.searches:
+        layers = search.search.layers
         marks = tuple(
             {
-                "x": round(place * FRONT_WIDTH / len(layers), 1),
+                "x": round(index * FRONT_WIDTH / len(layers), 1),
                 "y": round(BARS_HEIGHT * min(max(loss.sqnr_db / BEST_DB, 0.0), 1.0), 1),
                 "label": f"{loss.nodes[0]} ({loss.op_type}, {len(loss.nodes)}): {loss.sqnr_db:.1f} dB",
-                "number": int(set(loss.nodes) <= set(entry.search.best.nodes)),
+                "number": int(set(loss.nodes) <= set(search.search.best.nodes)),
             }
-            for place, loss in enumerate(layers)
+            for index, loss in enumerate(layers)
         )
         if marks:
-            title = f"{entry.model} in {entry.precision}: noise of each layer alone, worst first"
+            title = f"{search.model} in {search.precision}: noise of each layer alone, worst first"
             worst = (0.0, decibel(layers[0].sqnr_db))
             plots.append(Plot(title=f"{title}; those in full color stay float", marks=marks, y_ticks=(worst,)))
     return tuple(plots)
@@ -387,13 +387,13 @@ def loss_bars(report: CampaignReport) -> tuple[Plot, ...]:
 TIMES_WIDTH, TIMES_HEIGHT = 160, 20
 
 
-def time_bars(row: OperatorChange, view: ProfileView) -> tuple[float, float, str]:
+def time_bars(change: OperatorChange, view: ProfileView) -> tuple[float, float, str]:
     """The time of an operator before and after as widths of two bars, on an axis that a view's operators share, and
     the label.
     """
     most = max((max(other.before_ns, other.after_ns) for other in view.operators), default=0.0) or 1.0
-    before, after = (round(time / most * TIMES_WIDTH, 1) for time in (row.before_ns, row.after_ns))
-    label = f"{row.operator}: {wording.duration(row.before_ns)} before, {wording.duration(row.after_ns)} after"
+    before, after = (round(time / most * TIMES_WIDTH, 1) for time in (change.before_ns, change.after_ns))
+    label = f"{change.operator}: {wording.duration(change.before_ns)} before, {wording.duration(change.after_ns)} after"
     return before, after, label
 
 
@@ -443,23 +443,23 @@ def draw_graph(
         head = f"Partition {kind + 1}" if kind >= 0 else kernels
         line = _begun(_operators(nodes, placement.nodes), LINE_LENGTH)
         texts.append((f"{head} · {counting.counted(len(nodes), 'node')}", line))
-    widths = {place: CHARACTER * max(map(len, pair)) + 22 for place, pair in enumerate(texts)}
+    widths = {index: CHARACTER * max(map(len, pair)) + 22 for index, pair in enumerate(texts)}
     places, ways = node_placement.lay_out(widths, edges if drawn else ())
     left, right, layers = node_placement.extent(places, ways, widths)
     shift = GRAPH_MARGIN - left
     count = f"{len(groups)} box{'es' * (len(groups) != 1)}"
     boxes = []
-    for place, (head, line) in enumerate(texts):
-        kind, nodes = groups[place]
+    for index, (head, line) in enumerate(texts):
+        kind, nodes = groups[index]
         alike = list(_alike(nodes, placement, min(1.0, names / max(1, total))))
-        refused = [row for row in alike if row["reason"]][:MOST_TIPS]
-        tips = (_begun("{count} {operator}: {reason}".format(**row), TIP_LENGTH) for row in refused)
-        x, width = round(places[place][0] + shift - widths[place] / 2, 1), round(widths[place], 1)
+        refused = [kind_of_node for kind_of_node in alike if kind_of_node["reason"]][:MOST_TIPS]
+        tips = (_begun("{count} {operator}: {reason}".format(**kind_of_node), TIP_LENGTH) for kind_of_node in refused)
+        x, width = round(places[index][0] + shift - widths[index] / 2, 1), round(widths[index], 1)
         boxes.append(
             {
-                "id": f"{anchor}-{place}",
+                "id": f"{anchor}-{index}",
                 "x": x,
-                "y": round(places[place][1] * LAYER_HEIGHT + GRAPH_MARGIN, 1),
+                "y": round(places[index][1] * LAYER_HEIGHT + GRAPH_MARGIN, 1),
                 "width": width,
                 "middle": round(x + width / 2, 1),
                 "style": "cpu" if kind == node_placement.CPU_KIND else f"claimed g{max(kind, 0) % GRAPH_COLOURS}",
@@ -475,7 +475,7 @@ def draw_graph(
     by_reason = counting.grouped(
         ((claim_answer.same_reason(why.what), why.remedy), (node, why.reason)) for node, why in why_not
     )
-    for (_, remedy), group in sorted(by_reason.items(), key=lambda item: -len(item[1])):
+    for (_, remedy), group in sorted(by_reason.items(), key=lambda pair: -len(pair[1])):
         operators = ", ".join(name for name, _ in Counter(node.operator for node, _ in group).most_common())
         first, *others = dict.fromkeys(reason for _, reason in group)
         reasons.append((len(group), operators, f"for example {first}" if others else first, remedy))
@@ -546,10 +546,18 @@ def graphs(report: CampaignReport) -> tuple[GraphDrawing, ...]:
     for placement in report.placements:
         # As in `Measured for all-fixed nnapi on adb:A: 3 of 4 nodes in 2 partitions`; of other variants too
         rules, variant = provider_rules.PROVIDER_RULES.get(placement.provider), placement.variant
-        place = (placement.model, rules.provider if rules else "")
-        alike = [row for row in report.profiles if rules and (row.model, row.provider) == place and taken(row)]
-        ordered = [row for row in alike if row.variant == variant] + [row for row in alike if row.variant != variant]
-        texts = (f"Measured for {row.variant} {row.run} on {row.device}: {taken(row)}" for row in ordered)
+        graph = (placement.model, rules.provider if rules else "")
+        alike = [
+            profile
+            for profile in report.profiles
+            if rules and (profile.model, profile.provider) == graph and taken(profile)
+        ]
+        ordered = [profile for profile in alike if profile.variant == variant] + [
+            profile for profile in alike if profile.variant != variant
+        ]
+        texts = (
+            f"Measured for {profile.variant} {profile.run} on {profile.device}: {taken(profile)}" for profile in ordered
+        )
         facts.append(tuple(dict.fromkeys(itertools.islice(texts, MOST_MEASURED))))
     return drawings(report.placements, facts)
 
@@ -577,7 +585,7 @@ def drawings(
     """The drawings of one page, each with facts of its own; together they keep to the bounds of a page."""
     page: list[GraphDrawing] = []
     names = MOST_NAMES // max(1, len(placements))
-    for place, (placement, texts) in enumerate(zip(placements, facts, strict=True), 1):
+    for index, (placement, texts) in enumerate(zip(placements, facts, strict=True), 1):
         left = MOST_BOXES - sum(len(drawing["boxes"]) for drawing in page)
-        page.append(draw_graph(placement, f"graph-{place}", facts=texts, most_boxes=left, names=names))
+        page.append(draw_graph(placement, f"graph-{index}", facts=texts, most_boxes=left, names=names))
     return tuple(page)

@@ -49,8 +49,8 @@ def first_lines(report: CampaignReport) -> Iterator[Line]:
 
 def _shipped(report: CampaignReport, choices: list[ChoiceRow]) -> ShippedFile:
     choice, *_ = choices
-    targets = ", ".join(dict.fromkeys(row.target for row in choices))
-    measured = any(row.device or row.classes for row in choices)
+    targets = ", ".join(dict.fromkeys(choice.target for choice in choices))
+    measured = any(choice.device or choice.classes for choice in choices)
     precision = _precision(report, choice)
     form = f", {passes_precisions.common_name(precision)}" if precision else ""
     unmeasured = "" if measured else "; not measured on a device like it"
@@ -110,11 +110,13 @@ def grown_text(report: CampaignReport, choice: ChoiceRow) -> str:
 
 def accuracy_of(report: CampaignReport, choice: ChoiceRow) -> str:
     """The accuracy of what ships beside the original's: the metric, else how near its outputs are."""
-    checks = next((row.checks for row in report.checks if (row.model, row.variant) == _key(choice)), ())
-    entry = next((row for row in report.accuracy if (row.model, row.variant) == _key(choice)), None)
+    checks = next((check.checks for check in report.checks if (check.model, check.variant) == _key(choice)), ())
+    accuracy = next(
+        (accuracy for accuracy in report.accuracy if (accuracy.model, accuracy.variant) == _key(choice)), None
+    )
     outputs = wording.outputs(checks) if checks else ""
-    if entry and entry.result and entry.result.computed:
-        result = entry.result
+    if accuracy and accuracy.result and accuracy.result.computed:
+        result = accuracy.result
         value, original = (accuracies.number(result, number) for number in (result.value, result.reference_value))
         beside = f", the original {original}" if result.reference_value is not None else ""
         budget = "no budget" if result.max_drop is None else accuracies.verdict_text(result)
@@ -122,7 +124,7 @@ def accuracy_of(report: CampaignReport, choice: ChoiceRow) -> str:
         return f"{result.metric} {value}{beside}{drop}, on {counting.counted(result.samples, 'sample')}"
     if _precision(report, choice):
         distance = wording.from_float(checks)
-        why = (entry.why if entry else "") or "give test data"
+        why = (accuracy.why if accuracy else "") or "give test data"
         return f"not measured: {why}" + (f"; {distance}" if distance else "")
     if not outputs:
         return "not compared with the original"

@@ -149,6 +149,6 @@ def _page(report: CampaignReport) -> Iterator[Part]:
         yield Section(title="", notes=tuple(ListingNote(title="", text=note) for note in view_notes(view)))
         yield from (replace(listing, level=3) for listing in (fusions(view), fallbacks(view)))
     yield summary(report.profiles)
-    yield from (table(row) for row in report.profiles for table in (operators, copies))
+    yield from (table(profile) for profile in report.profiles for table in (operators, copies))
     yield from inventory(report)
     yield words(report)

@@ -69,7 +69,7 @@ def render(
     """
     tables = layout.results(report)
     places = {(choice.model, choice.device) for choice in report.choices}
-    some = [(place, rows) for place, rows in tables.items() if place in places][:MOST_DRAWN]
+    some = [(of_model, rows) for of_model, rows in tables.items() if of_model in places][:MOST_DRAWN]
     drawn = dict(some) if len(report.rows) > MOST_ROWS else tables
     compact = NO_TABLE  # every row in one table, where not all have pictures
     if sum(map(len, drawn.values())) != len(report.rows):
@@ -225,7 +225,7 @@ def page_data(report: CampaignReport, measured: Sequence[MeasuredRun]) -> tuple[
     runs = list(timed(measured))
     total = sum(len(run.result.latencies_ns) for _, run in runs)
     raw = 0 < total <= MOST_SAMPLES
-    places = {row.names: place for place, row in enumerate(report.rows)}
+    places = {row.names: index for index, row in enumerate(report.rows)}
     kept = [(places[key], run) for key, run in runs if key in places]
     starts = [run_result.epoch_ms(run.result.started_at) or 0 for _, run in kept]
     first = min((start for start in starts if start), default=0)
@@ -255,7 +255,7 @@ def page_data(report: CampaignReport, measured: Sequence[MeasuredRun]) -> tuple[
         "names": list(names),
         "rows": rows,
         "runs": {
-            "row": [place for place, _ in kept],
+            "row": [index for index, _ in kept],
             "round": [run.round for _, run in kept],
             "at": [max(0, start - first) for start in starts],
             "median": [run.result.median_ns or 0 for _, run in kept],

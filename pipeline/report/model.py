@@ -279,7 +279,7 @@ def measured_runs(
         for record in runs
         if not record.spec.profile and record.round < campaign_record.FRESH_FROM
     )
-    return [(row, timed.get(row.id, ())) for row in planned if row.mode is mode]
+    return [(run, timed.get(run.id, ())) for run in planned if run.mode is mode]
 
 
 def fresh_comparison(
@@ -369,7 +369,7 @@ def ends_of(
     silent = run_result.Failure(code=run_result.FailureKind.GARBAGE, what="the run failed and did not say why")
     ran = ((planned, runs) for planned, runs in measured if not planned.same_as)
     groups = counting.grouped(((planned.device, planned.model), (planned, runs)) for planned, runs in ran).values()
-    for planned, runs in (row for group in groups for row in group):
+    for planned, runs in (pair for group in groups for pair in group):
         # Equal failures of several rounds once, with how often
         failed = (record.result for record in runs if record.result.status is Status.FAILED)
         counts = Counter(silent if result.failure is None else result.failure for result in failed)

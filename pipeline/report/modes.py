@@ -53,25 +53,25 @@ def mode_rows(
         by_mlperf = mode is configs.MeasureMode.STEADY and measure.rule is configs.MeasureRule.MLPERF
         bases = []
         compared: dict[tuple[str, str, str], run_compare.Comparison | None] = {}
-        ran = ((row, timed) for row, timed in measured if not row.same_as)
-        groups = counting.grouped(((row.device, row.model), (row, timed)) for row, timed in ran)
+        ran = ((run, timed) for run, timed in measured if not run.same_as)
+        groups = counting.grouped(((run.device, run.model), (run, timed)) for run, timed in ran)
         for (device, model), group in groups.items():
             base = baseline_of_runs(group)
             bases.append(base)
             if mode is configs.MeasureMode.COLD:
                 # Cold starts with the baseline's of their device and model, in pairs by round
                 cold_groups = [
-                    campaign_record.rounds_of(timed, row.way, lambda result: (result.load_ns + result.first_run_ns,))
-                    for row, timed in group
+                    campaign_record.rounds_of(timed, run.way, lambda result: (result.load_ns + result.first_run_ns,))
+                    for run, timed in group
                 ]
                 summaries = run_compare.summarize(cold_groups, base.way if base else None, rule)
                 for key, summary in summaries.items():
                     compared[device, model, key] = summary.comparison
-        for row, timed in measured:
+        for run, timed in measured:
             results = [record.result for record in timed if record.result.status is Status.OK]
-            empty = ModeRow(**row.parts, baseline=row in bases)
-            place = row.device, row.model, row.way
-            if mode is configs.MeasureMode.COLD and (cold := cold_starts.cold_numbers(results, compared.get(place))):
+            empty = ModeRow(**run.parts, baseline=run in bases)
+            run_key = run.device, run.model, run.way
+            if mode is configs.MeasureMode.COLD and (cold := cold_starts.cold_numbers(results, compared.get(run_key))):
                 rows.append(msgspec.structs.replace(empty, cold=cold))
             if mode is configs.MeasureMode.SUSTAINED:
                 lasting = (sustained_load.sustained_numbers(result.sustained) for result in results if result.sustained)
@@ -80,8 +80,8 @@ def mode_rows(
                 rows.append(msgspec.structs.replace(empty, mlperf=by_rule))
         if mode is not configs.MeasureMode.STEADY:
             failed, left_out = ends_of(measured)
-            failures += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in failed]
-            skipped += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in left_out]
+            failures += [msgspec.structs.replace(failure, run=f"{failure.run} ({mode})") for failure in failed]
+            skipped += [msgspec.structs.replace(skipped, run=f"{skipped.run} ({mode})") for skipped in left_out]
     return ModeRows(tuple(rows), tuple(failures), tuple(skipped))
 
 

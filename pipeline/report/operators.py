@@ -26,7 +26,9 @@ def time_tables(profiles: Sequence[Profiled]) -> tuple[dict[str, Any], ...]:
     provider, colour of that provider, cells, and the last profile less the first; a cell the time in one profile, and
     the width of its bar in pixels: 0 where the operator does not run.
     """
-    groups = counting.grouped(((row.model or row.name, row.device), row) for row in profiles if row.profile)
+    groups = counting.grouped(
+        ((profile.model or profile.name, profile.device), profile) for profile in profiles if profile.profile
+    )
     return tuple(_table(model, device, group) for (model, device), group in groups.items())
 
 
@@ -42,7 +44,7 @@ def _table(model: str, device: str, group: Sequence[Profiled]) -> dict[str, Any]
     slowest = {key: max(times.get(key, 0.0) for times in columns) for column in columns for key in column}
     keys = sorted(slowest, key=lambda key: -slowest[key])[:MOST_OPERATORS]
     others = sorted({provider for _, provider in slowest} - {ort_profile.CPU})
-    styles = {ort_profile.CPU: "on-cpu"} | {name: f"g{place % 10}" for place, name in enumerate(others)}
+    styles = {ort_profile.CPU: "on-cpu"} | {name: f"g{index % 10}" for index, name in enumerate(others)}
     longest = max(slowest.values(), default=0.0) or 1.0
 
     def cell(times: Mapping[tuple[str, str], float], key: tuple[str, str]) -> tuple[str, float]:
@@ -94,7 +96,7 @@ def needed_operators(report: CampaignReport) -> Listing:
             sizes = operator.adds_bytes.items() if operator else ()
             yield ", ".join(f"{wording.size(size)} ({abi})" for abi, size in sizes) or wording.DASH
 
-    ordered = sorted(needing.items(), key=lambda item: (len(item[1]), item[0]))
+    ordered = sorted(needing.items(), key=lambda pair: (len(pair[1]), pair[0]))
     return Listing(
         title="Operators of a reduced build",
         head=(
@@ -112,9 +114,9 @@ def required_operators(
 ) -> tuple[RequiredOperator, ...]:
     """The operators of a config by name; `added` is what single ones added to libraries, in bytes by ABI."""
 
-    def typed(kind: str, place: int, names: frozenset[str]) -> str:
+    def typed(kind: str, position: int, names: frozenset[str]) -> str:
         listed = ", ".join(sorted(names))
-        return listed if kind == required_ops_value.CUSTOM else f"{kind.removesuffix('s')} {place}: {listed}"
+        return listed if kind == required_ops_value.CUSTOM else f"{kind.removesuffix('s')} {position}: {listed}"
 
     return tuple(
         RequiredOperator(

@@ -142,7 +142,7 @@ def _fit(model: "fitness.ModelFit", judged_for: Sequence[str]) -> Iterator[Line]
 
 def _all_rows(model: "fitness.ModelFit") -> "list[fitness.FitRow]":
     """Each provider's, and behind it what differs on the oldest systems."""
-    return [each for row in model.rows for each in (row, *(old for old in model.oldest if old.ep == row.ep))]
+    return [fit_row for row in model.rows for fit_row in (row, *(old for old in model.oldest if old.ep == row.ep))]
 
 
 def _title(row: "fitness.FitRow") -> str:
@@ -172,8 +172,8 @@ def _table(model: "fitness.ModelFit") -> Iterator[Line]:
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     titles = [_title(row) for row in _all_rows(model)]
     first = max(len(title) for title in titles)
-    each = sum(widths[: len(HEAD)]) + 2 * len(HEAD)
-    yield Line((" " * first + "".join(f"  {side:<{each - 2}}" for side in sides)).rstrip(), wrap=False)
+    side_width = sum(widths[: len(HEAD)]) + 2 * len(HEAD)
+    yield Line((" " * first + "".join(f"  {side:<{side_width - 2}}" for side in sides)).rstrip(), wrap=False)
     for name, line in zip(["", *titles], table, strict=True):
         spans: list[str | tuple[str, str]] = [f"{name:<{first}}"]
         for column, (cell, width) in enumerate(zip(line, widths, strict=True)):
@@ -402,7 +402,7 @@ def _reasons(answer: claim_answer.ModelAnswer) -> Iterator[Line]:
     )
     if refused:
         yield Line("  ", ("nodes that are not supported:", "bold"))
-    ranked = sorted(refused.items(), key=lambda item: -len(item[1]))
+    ranked = sorted(refused.items(), key=lambda pair: -len(pair[1]))
     for (_, remedy), alike in ranked[:MOST_REASONS]:
         tail = (" ", (f"({remedy})", "cyan")) if remedy else ()
         other = "for example " if len({decision.reason for decision in alike}) > 1 else ""

@@ -121,13 +121,15 @@ def profile_views(profiles: Sequence[Profiled], medians: Medians, rank: Mapping[
 
     That is the first of the lowest rank; ranks are by variant, 0 where there is none.
     """
-    profiled = [row for row in profiles if row.profile and row.profile.nodes]
+    profiled = [profile for profile in profiles if profile.profile and profile.profile.nodes]
     views = []
-    for group in counting.grouped(((row.device, row.model), row) for row in profiled).values():
-        before = min(group, key=lambda row: (not runner_providers.on_cpu(row.provider), rank.get(row.variant, 0)))
-        for rows in counting.grouped((row.provider, row) for row in group).values():
+    for group in counting.grouped(((profile.device, profile.model), profile) for profile in profiled).values():
+        before = min(
+            group, key=lambda profile: (not runner_providers.on_cpu(profile.provider), rank.get(profile.variant, 0))
+        )
+        for rows in counting.grouped((profile.provider, profile) for profile in group).values():
             if rest := [row for row in rows if row is not before]:
-                after = min(rest, key=lambda row: medians.get(row.names, float("inf")))
+                after = min(rest, key=lambda profile: medians.get(profile.names, float("inf")))
                 views.append(view_of(before, after, medians))
     return tuple(views)
 
@@ -141,20 +143,20 @@ def view_of(before: Profiled, after: Profiled, medians: Medians) -> ProfileView:
     # what the second profile has not, or has as another operator
     gone = {node.name: node.operator for node in first.nodes if (node.name, node.operator) not in kept}
     changes = {
-        (row.operator, row.provider): OperatorChange(operator=row.operator, provider=row.provider)
-        for row in (*first.operators, *second.operators)
+        (time.operator, time.provider): OperatorChange(operator=time.operator, provider=time.provider)
+        for time in (*first.operators, *second.operators)
     }
-    for row in first.operators:
-        key = row.operator, row.provider
-        changes[key] = msgspec.structs.replace(changes[key], nodes_before=row.nodes, before_ns=row.nanoseconds)
-    for row in second.operators:
-        key = row.operator, row.provider
-        changes[key] = msgspec.structs.replace(changes[key], nodes_after=row.nodes, after_ns=row.nanoseconds)
+    for time in first.operators:
+        key = time.operator, time.provider
+        changes[key] = msgspec.structs.replace(changes[key], nodes_before=time.nodes, before_ns=time.nanoseconds)
+    for time in second.operators:
+        key = time.operator, time.provider
+        changes[key] = msgspec.structs.replace(changes[key], nodes_after=time.nodes, after_ns=time.nanoseconds)
     before_nodes = {(node.name, node.operator) for node in first.nodes}
     new = (node for node in second.nodes if (node.name, node.operator) not in before_nodes)
     groups = counting.grouped(((node.operator, node.provider), node) for node in new)
     fused = []
-    for (operator, provider), nodes in sorted(groups.items(), key=lambda item: -sum(n.nanoseconds for n in item[1])):
+    for (operator, provider), nodes in sorted(groups.items(), key=lambda pair: -sum(n.nanoseconds for n in pair[1])):
         sources = (_source(node.name, gone) for node in nodes)
         replaced = dict(Counter(gone[source] for source in sources if source).most_common())
         examples = tuple(node.name for node in nodes[:NAMED])
@@ -166,7 +168,7 @@ def view_of(before: Profiled, after: Profiled, medians: Medians) -> ProfileView:
         model=after.model,
         before=before.way,
         after=after.way,
-        operators=tuple(sorted(changes.values(), key=lambda row: -max(row.before_ns, row.after_ns))),
+        operators=tuple(sorted(changes.values(), key=lambda change: -max(change.before_ns, change.after_ns))),
         vanished=dict(Counter(gone.values()).most_common()),
         fusions=tuple(fused),
         fallen_back=fallen_back(after),
@@ -187,20 +189,20 @@ def _source(name: str, gone: Mapping[str, str]) -> str:
     return ""
 
 
-def fallen_back(row: Profiled) -> tuple[FallenBack, ...]:
+def fallen_back(profiled: Profiled) -> tuple[FallenBack, ...]:
     """The nodes that ran on the CPU in a run with another provider, most time first; none for a run on the CPU."""
-    if row.profile is None or runner_providers.on_cpu(row.provider):
+    if profiled.profile is None or runner_providers.on_cpu(profiled.provider):
         return ()
     # Why a node is refused: by its name, else by its operator where all of it are refused for one reason
-    refused = (row.prediction.refused if row.prediction else ()) or ()
+    refused = (profiled.prediction.refused if profiled.prediction else ()) or ()
     by_name = {name: group.reason for group in refused for name in group.nodes if name}
     reasons = counting.grouped((group.operator, group.reason) for group in refused)
     by_operator = {operator: alike[0] for operator, alike in reasons.items() if len(set(alike)) == 1}
-    unknown = UNKNOWN_REASON if row.prediction else ""
-    total = sum(node.nanoseconds for node in row.profile.nodes) or 1.0
+    unknown = UNKNOWN_REASON if profiled.prediction else ""
+    total = sum(node.nanoseconds for node in profiled.profile.nodes) or 1.0
     groups = counting.grouped(
         ((node.operator, by_name.get(node.name) or by_operator.get(node.operator) or unknown), node)
-        for node in row.profile.nodes
+        for node in profiled.profile.nodes
         if node.provider == ort_profile.CPU
     )
     fallen = (
@@ -216,35 +218,35 @@ def fallen_back(row: Profiled) -> tuple[FallenBack, ...]:
     return tuple(sorted(fallen, key=lambda group: -group.share))
 
 
-def profiler_cost(row: Profiled, medians: Medians) -> float | None:
+def profiler_cost(profiled: Profiled, medians: Medians) -> float | None:
     """How much longer an inference takes with the profiler on; None where it was not measured without."""
-    median = medians.get(row.names)
-    if not median or not row.profile or not row.profile.inference_ns:
+    median = medians.get(profiled.names)
+    if not median or not profiled.profile or not profiled.profile.inference_ns:
         return None
-    return row.profile.inference_ns / median - 1
+    return profiled.profile.inference_ns / median - 1
 
 
 def profile_parts(profiles: Sequence[Profiled]) -> Iterator[Part]:
     """Each profile: its slowest operators, what providers took, where its trace is."""
-    for row in profiles:
+    for profile in profiles:
         yield Line()
-        yield Line((f"Profile of {row.name}, {row.run}", "bold"), wrap=False)
-        if row.profile:
-            listing = operators(row)
+        yield Line((f"Profile of {profile.name}, {profile.run}", "bold"), wrap=False)
+        if profile.profile:
+            listing = operators(profile)
             yield replace(listing, title="", right=listing.head[2:])
-            if (rest := len(row.profile.operators) - SHOWN) > 0:
+            if (rest := len(profile.profile.operators) - SHOWN) > 0:
                 yield Line(f"and {rest} more operators, each faster", wrap=False)
-            yield Line("; ".join(memory(row.profile)), wrap=False)
-            if (crossing := copies(row)).rows:
+            yield Line("; ".join(memory(profile.profile)), wrap=False)
+            if (crossing := copies(profile)).rows:
                 yield replace(crossing, title="", right=crossing.head[2:])
-        for label, text in (("measured", taken(row)), ("predicted", predicted(row))):
+        for label, text in (("measured", taken(profile)), ("predicted", predicted(profile))):
             if text:
                 yield Line(f"{label}: {text}", wrap=False)
-        for note in (row.finding, row.failure):
+        for note in (profile.finding, profile.failure):
             if note:
                 yield Line((note, "yellow"), wrap=False)
-        if row.file:
-            yield Line(f"trace for ui.perfetto.dev: {row.file}", wrap=False)
+        if profile.file:
+            yield Line(f"trace for ui.perfetto.dev: {profile.file}", wrap=False)
 
 
 def memory(profile: run_result.Profile) -> Iterator[str]:
@@ -255,7 +257,7 @@ def memory(profile: run_result.Profile) -> Iterator[str]:
     if profile.written_bytes:
         copied = wording.size(profile.copied_bytes) if profile.copied_bytes else "nothing"
         yield f"an inference writes {wording.size(profile.written_bytes)} and copies {copied} between memories"
-    if any(row.operator == ort_profile.PARTITION for row in profile.operators):
+    if any(operator.operator == ort_profile.PARTITION for operator in profile.operators):
         yield "a partition copies within its one kernel: the profile cannot tell that from computing"
     if profile.arena_bytes:
         yield f"values take {wording.size(profile.peak_bytes)} of an arena of {wording.size(profile.arena_bytes)}"
@@ -269,14 +271,14 @@ def summary(profiles: Sequence[Profiled]) -> Listing:
     """One line for each profile: what the provider took, what was predicted, and where the trace is."""
     rows = (
         (
-            row.device,
-            row.name,
-            row.run,
-            taken(row),
-            predicted(row),
-            f"none: {row.failure}" if row.failure else row.file.rpartition("/")[2],
+            profile.device,
+            profile.name,
+            profile.run,
+            taken(profile),
+            predicted(profile),
+            f"none: {profile.failure}" if profile.failure else profile.file.rpartition("/")[2],
         )
-        for row in profiles
+        for profile in profiles
     )
     head = ("Device", "Model / variant", "Run", "Measured", "Predicted", "Trace in profiles/, for ui.perfetto.dev")
     return Listing(title="Profiles", head=head, rows=tuple(rows))
@@ -284,9 +286,12 @@ def summary(profiles: Sequence[Profiled]) -> Listing:
 
 def claims(profiles: Sequence[Profiled]) -> Listing:
     """As `summary`, for narrow places: only where a provider took something, or should have, and no file names."""
-    rows = [(row.device, row.name, row.run, taken(row) or row.failure, predicted(row)) for row in profiles]
+    rows = [
+        (profile.device, profile.name, profile.run, taken(profile) or profile.failure, predicted(profile))
+        for profile in profiles
+    ]
     return Listing(
-        title=f"Profiles: {sum(bool(row.file) for row in profiles)} traces in profiles/, for ui.perfetto.dev",
+        title=f"Profiles: {sum(bool(profile.file) for profile in profiles)} traces in profiles/, for ui.perfetto.dev",
         head=("Device", "Model / variant", "Run", "Measured", "Predicted"),
         rows=tuple(row for row in rows if row[3] or row[4]),
     )
@@ -296,13 +301,13 @@ def operators(profiled: Profiled) -> Listing:
     """The slowest operators of a profile with their providers; empty where there is none."""
     rows = (
         (
-            row.operator,
-            _provider(row.provider),
-            str(row.nodes),
-            wording.duration(round(row.nanoseconds)),
-            f"{100 * row.share:.1f} %",
+            operator.operator,
+            _provider(operator.provider),
+            str(operator.nodes),
+            wording.duration(round(operator.nanoseconds)),
+            f"{100 * operator.share:.1f} %",
         )
-        for row in (profiled.profile.operators[:SHOWN] if profiled.profile else ())
+        for operator in (profiled.profile.operators[:SHOWN] if profiled.profile else ())
     )
     device = f" on {profiled.device}" if profiled.device else ""
     return Listing(
@@ -314,18 +319,18 @@ def operators(profiled: Profiled) -> Listing:
 
 def copies(profiled: Profiled) -> Listing:
     """What an inference copies between memories: the slowest values, the others in one row; empty without copies."""
-    ordered = sorted(profiled.profile.copies if profiled.profile else (), key=lambda row: -row.nanoseconds)
+    ordered = sorted(profiled.profile.copies if profiled.profile else (), key=lambda copy: -copy.nanoseconds)
     rows = [
         (
-            row.value or "a value",
-            f"{profiled.provider} → cpu, after waiting for it" if row.to_host else f"cpu → {profiled.provider}",
-            wording.size(row.size_bytes),
-            wording.duration(round(row.nanoseconds)),
+            copy.value or "a value",
+            f"{profiled.provider} → cpu, after waiting for it" if copy.to_host else f"cpu → {profiled.provider}",
+            wording.size(copy.size_bytes),
+            wording.duration(round(copy.nanoseconds)),
         )
-        for row in ordered[:SHOWN]
+        for copy in ordered[:SHOWN]
     ]
     if rest := ordered[SHOWN:]:
-        size, time = sum(row.size_bytes for row in rest), round(sum(row.nanoseconds for row in rest))
+        size, time = sum(copy.size_bytes for copy in rest), round(sum(copy.nanoseconds for copy in rest))
         rows.append((f"{len(rest)} more, each faster", "", wording.size(size), wording.duration(time)))
     return Listing(
         title=f"Copies of {profiled.name}, {profiled.run}{f' on {profiled.device}' if profiled.device else ''}",
@@ -338,14 +343,14 @@ def changes(view: ProfileView, most: int = SHOWN) -> Listing:
     """Time by operator and provider before and after, slowest first."""
     rows = (
         (
-            row.operator,
-            _provider(row.provider),
-            f"{row.nodes_before} → {row.nodes_after}",
-            wording.duration(row.before_ns) if row.nodes_before else wording.DASH,
-            wording.duration(row.after_ns) if row.nodes_after else wording.DASH,
-            wording.signed_duration(row.after_ns - row.before_ns),
+            change.operator,
+            _provider(change.provider),
+            f"{change.nodes_before} → {change.nodes_after}",
+            wording.duration(change.before_ns) if change.nodes_before else wording.DASH,
+            wording.duration(change.after_ns) if change.nodes_after else wording.DASH,
+            wording.signed_duration(change.after_ns - change.before_ns),
         )
-        for row in view.operators[:most]
+        for change in view.operators[:most]
     )
     return Listing(
         title=f"Profile of {view.model} on {view.device}: {view.before}, then {view.after}",
@@ -357,8 +362,14 @@ def changes(view: ProfileView, most: int = SHOWN) -> Listing:
 def fusions(view: ProfileView) -> Listing:
     """The nodes that the first profile has not, with those that their names come from."""
     rows = (
-        (row.operator, _provider(row.provider), str(row.nodes), _counts(row.replaced), ", ".join(row.examples))
-        for row in view.fusions
+        (
+            fusion.operator,
+            _provider(fusion.provider),
+            str(fusion.nodes),
+            _counts(fusion.replaced),
+            ", ".join(fusion.examples),
+        )
+        for fusion in view.fusions
     )
     return Listing(title="New nodes", head=("Operator", "Provider", "Nodes", "Made of", "Examples"), rows=tuple(rows))
 
@@ -366,8 +377,14 @@ def fusions(view: ProfileView) -> Listing:
 def fallbacks(view: ProfileView) -> Listing:
     """The nodes that ran on the CPU although another provider was asked for."""
     rows = (
-        (row.operator, str(row.nodes), wording.share(row.share), row.reason or wording.DASH, ", ".join(row.examples))
-        for row in view.fallen_back
+        (
+            fallback.operator,
+            str(fallback.nodes),
+            wording.share(fallback.share),
+            fallback.reason or wording.DASH,
+            ", ".join(fallback.examples),
+        )
+        for fallback in view.fallen_back
     )
     head = ("Operator", "Nodes", "Share of time", "Why not the provider", "Examples")
     return Listing(title="Nodes that fell back to the CPU", head=head, rows=tuple(rows))
@@ -376,10 +393,13 @@ def fallbacks(view: ProfileView) -> Listing:
 def view_notes(view: ProfileView) -> Iterator[str]:
     """What is gone, what fell back and what the profiler costs, a sentence each."""
     if view.vanished:
-        new = _counts({row.operator: row.nodes for row in view.fusions})
+        new = _counts({fusion.operator: fusion.nodes for fusion in view.fusions})
         yield f"gone: {_counts(view.vanished)}; new: {new or 'none'}"
     if view.fallen_back:
-        nodes, share = sum(row.nodes for row in view.fallen_back), sum(row.share for row in view.fallen_back)
+        nodes, share = (
+            sum(fallback.nodes for fallback in view.fallen_back),
+            sum(fallback.share for fallback in view.fallen_back),
+        )
         yield f"{nodes} nodes fell back to the CPU, with {wording.share(share)} of the time"
     costs = (view.profiler_cost_before, view.profiler_cost_after)
     if any(cost is not None for cost in costs):
@@ -395,22 +415,24 @@ def _provider(ort_name: str) -> str:
     return ort_name.removesuffix("ExecutionProvider").lower()
 
 
-def taken(row: Profiled) -> str:
+def taken(profiled: Profiled) -> str:
     """What providers took: by their own log, else by the profile; "" for the CPU alone."""
-    if row.coverage:
-        text = _claims(row.coverage.claimed_nodes, row.coverage.nodes, row.coverage.partitions)
-        return f"{text} claimed, and then the run failed" if row.failure else text
-    counts = row.profile.partitions if row.profile else {}
+    if profiled.coverage:
+        text = _claims(profiled.coverage.claimed_nodes, profiled.coverage.nodes, profiled.coverage.partitions)
+        return f"{text} claimed, and then the run failed" if profiled.failure else text
+    counts = profiled.profile.partitions if profiled.profile else {}
     names = (f"{provider.removesuffix('ExecutionProvider')}: {count}" for provider, count in counts.items())
     return ", ".join(f"{name} partitions, or nodes where it has kernels of its own" for name in names)
 
 
-def predicted(row: Profiled) -> str:
+def predicted(profiled: Profiled) -> str:
     """What the rules said before; "" where they have no word for the provider."""
-    if not row.prediction:
+    if not profiled.prediction:
         return ""
-    words = row.prediction.error or _claims(row.prediction.claimed, row.prediction.nodes, row.prediction.partitions)
-    return f"{words} (by the rules of {row.prediction.rules})" if row.prediction.rules else words
+    words = profiled.prediction.error or _claims(
+        profiled.prediction.claimed, profiled.prediction.nodes, profiled.prediction.partitions
+    )
+    return f"{words} (by the rules of {profiled.prediction.rules})" if profiled.prediction.rules else words
 
 
 def _claims(claimed: object, nodes: object, partitions: object) -> str:

@@ -35,7 +35,10 @@ SLOW_START_NS = 100_000_000
 
 def sections(report: CampaignReport) -> tuple[Section, ...]:
     """Everything to know beside the table, what matters most first; empty sections left out."""
-    skipped = [(campaign_record.place(row.device, row.model, row.variant, row.run), row.text) for row in report.skipped]
+    skipped = [
+        (campaign_record.place(skipped.device, skipped.model, skipped.variant, skipped.run), skipped.text)
+        for skipped in report.skipped
+    ]
     slow_starts = []  # first inferences that compile or plan what later ones have; the steady state leaves them out
     for row in report.rows:
         median_ns = row.statistics.median_ns if row.statistics else math.inf
@@ -63,9 +66,11 @@ def sections(report: CampaignReport) -> tuple[Section, ...]:
             "Outputs that differ": gathered(_outputs(report, unknown=False)),
             "Outputs that could not be judged": gathered(_outputs(report, unknown=True)),
             NOT_MEASURED: gathered(
-                ListingNote(title="", text=entry.why, places=(campaign_record.place(entry.model, entry.variant),))
-                for entry in report.accuracy
-                if entry.result is None
+                ListingNote(
+                    title="", text=accuracy.why, places=(campaign_record.place(accuracy.model, accuracy.variant),)
+                )
+                for accuracy in report.accuracy
+                if accuracy.result is None
             ),
             "Skipped": gathered(
                 ListingNote(title="", text=text, places=(where,) if where else ()) for where, text in skipped
@@ -94,8 +99,8 @@ def failed_lines(report: CampaignReport) -> Iterator[str]:
     yield from (text for proof in report.proofs for text in proof.objections)
     if not (report.rows or report.modes):
         yield from (
-            f"{campaign_record.place(row.device, row.model, row.variant, row.run)}: {row.text}"
-            for row in report.skipped
+            f"{campaign_record.place(skipped.device, skipped.model, skipped.variant, skipped.run)}: {skipped.text}"
+            for skipped in report.skipped
         )
         yield "nothing was measured"
 
@@ -122,7 +127,7 @@ HERE = "before measuring"
 
 def _outputs(report: CampaignReport, *, unknown: bool) -> Iterator[ListingNote]:
     """Outputs that differ, or could not be judged, wherever they were compared."""
-    compared = [(campaign_record.place(HERE, entry.model, entry.variant), entry.checks) for entry in report.checks]
+    compared = [(campaign_record.place(HERE, check.model, check.variant), check.checks) for check in report.checks]
     compared += [(row.place, row.checks) for row in report.rows]
     wrong = [(where, c) for where, checks in compared for c in checks if (c.unknown if unknown else c.failed)]
     worst: dict[str, float] = {}

@@ -87,7 +87,9 @@ def _has(variants: tuple[Variant, ...], style: Style) -> bool:
 def precisions(report: CampaignReport) -> Iterator[str]:
     """The precisions of a report by their own names, in the order of its artifacts."""
     yield from dict.fromkeys(
-        row.variant.precision for row in report.artifacts if row.variant.precision in passes_precisions.PRECISIONS
+        artifact.variant.precision
+        for artifact in report.artifacts
+        if artifact.variant.precision in passes_precisions.PRECISIONS
     )
 
 

@@ -307,7 +307,7 @@ def changes(old: RequiredOps, new: RequiredOps, artifacts: Mapping[str, Needs] =
 
     What concerns no single operator comes first, then all changes of each operator together.
     """
-    lacking = [(name, item) for name, needs in artifacts.items() for item in covers(old, needs)]
+    lacking = [(name, kernel) for name, needs in artifacts.items() for kernel in covers(old, needs)]
     operators = [*_listed(ADDS, old, new), *_listed(REMOVES, new, old)]
     for key in sorted(old.operator_keys() & new.operator_keys()):
         operators += _retyped(key, old.types.get(key), new.types.get(key))
@@ -328,13 +328,13 @@ def changes(old: RequiredOps, new: RequiredOps, artifacts: Mapping[str, Needs] =
     differences = []
     for change in (*whole, *operators):
         names: dict[str, None] = {}
-        for name, item in lacking if change.kind == ADDS else ():
+        for name, kernel in lacking if change.kind == ADDS else ():
             # Whether the addition brings what the artifact lacks
-            needed = {part for text in item.types for part in text.partition(": ")[2].split(",")}
+            needed = {part for text in kernel.types for part in text.partition(": ")[2].split(",")}
             brings = not change.types or not needed.isdisjoint(change.types)
             if change.opset:
-                brings = change.opset == item.since_version
-            if brings and (change.domain, change.op) == (item.domain, item.op):
+                brings = change.opset == kernel.since_version
+            if brings and (change.domain, change.op) == (kernel.domain, kernel.op):
                 names[name] = None
         differences.append(msgspec.structs.replace(change, needed_by=tuple(names)))
     return tuple(differences)
@@ -412,7 +412,7 @@ def uses(artifacts: Mapping[str, Needs]) -> tuple[OperatorUse, ...]:
             by_artifact[artifact] = (*by_artifact.get(artifact, ()), *nodes)
     return tuple(
         OperatorUse(domain=domain, op=op, since_version=version, types=types, artifacts=by_artifact)
-        for (domain, op, version, types), by_artifact in sorted(kernels.items(), key=lambda item: item[0])
+        for (domain, op, version, types), by_artifact in sorted(kernels.items(), key=lambda pair: pair[0])
     )
 
 
@@ -445,7 +445,7 @@ def lacks(missing: Mapping[str, Sequence[Missing]]) -> list[tuple[Missing, dict[
 
 def lines_to_add(missing: Iterable[Missing]) -> tuple[str, ...]:
     """The config lines that bring all of it, one for each domain and opset, without contradictions between them."""
-    text = "\n".join(dict.fromkeys(item.line for item in missing))
+    text = "\n".join(dict.fromkeys(kernel.line for kernel in missing))
     return tuple(render(parse_merged(text, "the missing lines")).removeprefix(HEADER).splitlines())
 
 

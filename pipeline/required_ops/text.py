@@ -80,12 +80,12 @@ class _Scanner:
             self.fail(f"'{mark}' is missing", remedy)
         self.at += len(mark)
 
-    def separated(self, item: Callable[["_Scanner"], _T]) -> list[_T]:
+    def separated(self, read: Callable[["_Scanner"], _T]) -> list[_T]:
         """Items between commas up to a semicolon or the end; stray commas are harmless."""
         items = []
         while not self.at_end() and not self.looking_at(";"):
             if not self.looking_at(","):
-                items.append(item(self))
+                items.append(read(self))
             if not self.at_end() and not self.looking_at(";"):
                 self.expect(",", "items are separated by commas, and comments stand on lines of their own")
         return items
@@ -188,7 +188,7 @@ def _entry(scanner: _Scanner, domain: str) -> tuple[str, OpTypes | None]:
             if slot not in slots:
                 can = " and ".join(kind if kind == CUSTOM else f"{kind} {index}" for kind, index in slots)
                 scanner.fail(f"types of {kind} {slot[1]} cannot be restricted here", f"only those of {can} can", start)
-            types[slot] = frozenset(_listed(scanner, entry, slot, start) for entry in names)
+            types[slot] = frozenset(_listed(scanner, name, slot, start) for name in names)
     return name, types or None
 
 

@@ -460,7 +460,7 @@ def _graph_needs(graph: ort_format.OrtGraph, outer: _Scopes, path: str) -> Itera
 def _slot_type(node: ort_format.OrtNode, slot: Slot, scopes: _Scopes) -> str | None:
     """The type at an argument; empty when the node does not use it, None when a config has no name for it."""
     slots = [(INPUTS, index) for index in TRIPLE_INPUTS] if slot == TRIPLE else [slot]
-    arguments = [_argument(node, row) for row in slots]
+    arguments = [_argument(node, slot) for slot in slots]
     names = [_value_type(name, scopes) if name else "" for name in arguments]
     if slot != TRIPLE:
         return names[0]

@@ -37,13 +37,13 @@ def cold_numbers(results: Iterable[RunResult], comparison: Comparison | None = N
     totals = tuple(result.load_ns + result.first_run_ns for result in good)
     return ColdNumbers(
         rounds=len(good),
-        cold_rounds=sum(each.cold for each in cold),
-        library_rounds=sum(each.library_resident_bytes == 0 for each in cold),
+        cold_rounds=sum(start.cold for start in cold),
+        library_rounds=sum(start.library_resident_bytes == 0 for start in cold),
         open_ns=int(median(result.open_ns for result in good)),
         load_ns=int(median(result.load_ns for result in good)),
         first_run_ns=int(median(result.first_run_ns for result in good)),
         total_ns=int(median(totals)),
         totals_ns=totals,
-        why="; ".join(dict.fromkeys(each.how for each in cold if not each.cold)),
+        why="; ".join(dict.fromkeys(start.how for start in cold if not start.cold)),
         comparison=comparison,
     )

@@ -165,8 +165,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """The p values adjusted for their number (Holm 1979): all below a level are wrong with that probability at most."""
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])
     adjusted, worst = [0.0] * len(p_values), 0.0
-    for place, index in enumerate(order):
-        worst = max(worst, min(1.0, (len(p_values) - place) * p_values[index]))
+    for rank, index in enumerate(order):
+        worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = worst
     return adjusted
 

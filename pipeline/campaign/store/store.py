@@ -289,9 +289,9 @@ class Store:
 
         Latencies are not decoded, and the file is checked once: histories read thousands of runs.
         """
-        for place, campaign in enumerate(campaigns):
+        for index, campaign in enumerate(campaigns):
             medians = []
-            for row in self._run_rows(campaign, check_pages=place == 0):
+            for row in self._run_rows(campaign, check_pages=index == 0):
                 try:
                     run = self._run(row)
                 except StoreError as error:

@@ -202,10 +202,10 @@ def publish(modules: Sequence[MavenModule], repository: Path) -> tuple[bool, ...
     with contextlib.ExitStack() as stack:
         folders: list[Path | None] = []
         for module in modules:
-            place, stem = repository / module.folder, module.stem
-            storage.make_folder(place.parent)
-            with storage.storage_errors(place):
-                new = stack.enter_context(runner_files.staging_folder(place))
+            folder, stem = repository / module.folder, module.stem
+            storage.make_folder(folder.parent)
+            with storage.storage_errors(folder):
+                new = stack.enter_context(runner_files.staging_folder(folder))
                 for ending, write in module.files.items():
                     write(new / f"{stem}{ending}")
                 metadata = msgspec.json.format(msgspec.json.encode(_metadata(module, new)), indent=2) + b"\n"
@@ -215,22 +215,22 @@ def publish(modules: Sequence[MavenModule], repository: Path) -> tuple[bool, ...
                 )
                 for file in sorted(new.iterdir()):
                     _write_checksums(file)
-                folders.append(None if place.exists() else new)
-                same = filecmp.cmpfiles(place, new, [file.name for file in new.iterdir()], shallow=False)
-            if place.exists() and (differing := sorted(same[1] + same[2])):
+                folders.append(None if folder.exists() else new)
+                same = filecmp.cmpfiles(folder, new, [file.name for file in new.iterdir()], shallow=False)
+            if folder.exists() and (differing := sorted(same[1] + same[2])):
                 raise PipelineError(
                     f"{module.notation} is published already, with other content",
-                    where=str(place),
+                    where=str(folder),
                     why=f"{differing[0]} differs; builds keep what they once resolved, so a version must never change",
                     remedy="give the release a new --version, or remove the folder if nobody has used it",
                 )
         # What is needed comes before what needs it. The index may lack what a killed process published.
-        for module, folder in reversed([*zip(modules, folders, strict=True)]):
-            place = repository / module.folder
-            with storage.storage_errors(place):
-                if folder:
-                    runner_files.take_place(folder, place)
-                _write_index(module, place.parent)
+        for module, new_folder in reversed([*zip(modules, folders, strict=True)]):
+            folder = repository / module.folder
+            with storage.storage_errors(folder):
+                if new_folder:
+                    runner_files.take_place(new_folder, folder)
+                _write_index(module, folder.parent)
     return tuple(folder is not None for folder in folders)
 
 
@@ -241,7 +241,7 @@ def _write_index(module: MavenModule, folder: Path) -> None:
     """
     with runner_files.taking_turns(folder):
         artifact = module.artifact
-        versions = [row.name for row in folder.iterdir() if (row / f"{artifact}-{row.name}.pom").is_file()]
+        versions = [path.name for path in folder.iterdir() if (path / f"{artifact}-{path.name}.pom").is_file()]
         # Numbers by value, words before them: 1.0-rc1 is older than 1.0.1, and 1.10 newer than 1.9.
         versions.sort(
             key=lambda version: [
@@ -286,7 +286,7 @@ def _metadata(module: MavenModule, folder: Path) -> dict[str, Any]:
     if module.provides:
         stands_for = (module, *module.provides)
         library["capabilities"] = [
-            {"group": row.group, "name": row.artifact, "version": row.version} for row in stands_for
+            {"group": module.group, "name": module.artifact, "version": module.version} for module in stands_for
         ]
     variants = [
         {"name": f"{name}Elements", "attributes": {**LIBRARY_ATTRIBUTES, "org.gradle.usage": f"java-{name}"}, **library}
@@ -359,7 +359,7 @@ class AndroidLibrary:
     @property
     def mapped_endings(self) -> tuple[str, ...]:
         """The endings of the models that the classes map where the app stores them uncompressed."""
-        mapped = (row.file for row in self.ships if row.loading != "path" and not row.weights)
+        mapped = (shipped.file for shipped in self.ships if shipped.loading != "path" and not shipped.weights)
         return tuple(sorted({file.rpartition(".")[2] for file in mapped}))
 
     @property
@@ -520,7 +520,7 @@ def android_library(
         deny_key=_public_key(table.deny_key),
     )
     pack = ai_pack(Path(table.ai_pack), bundle, manifest, target, java, named.assets) if table.ai_pack else None
-    releases, abis = [row.ort_release for row in ships], {abi for row in ships for abi in row.abis}
+    releases, abis = [shipped.ort_release for shipped in ships], {abi for shipped in ships for abi in shipped.abis}
     library = AndroidLibrary(
         named=named,
         package=java,

@@ -116,7 +116,7 @@ SELF_TESTS = features.Place[Callable[[Path, bundle_manifest.Manifest, str], dict
 
 def self_tests(bundle: Path, manifest: bundle_manifest.Manifest, target: str) -> dict[str, bytes | str]:
     """By model: the data of its self-test, or why there is none."""
-    return {model: found for tests in SELF_TESTS for model, found in tests(bundle, manifest, target).items()}
+    return {model: self_test for tests in SELF_TESTS for model, self_test in tests(bundle, manifest, target).items()}
 
 
 def sample_asset(assets: str, model: str) -> str:
@@ -217,7 +217,7 @@ def _sizes(
         name = java_class(f"{title} sizes")
         app_code.refuse_equal_names([(title, name), *((other["name"], other["class_name"]) for other in models)])
         if model["typed"]:
-            filled = [each for each in inputs if each.filled]
+            filled = [tensor for tensor in inputs if tensor.filled]
             buffers = {tensor["identifier"]: tensor["java_type"] for tensor in model["inputs"]}
             needs_type = any("OnnxJavaType" in tensor["create"] for tensor in model["inputs"])
             imports = {
@@ -235,8 +235,8 @@ def _sizes(
                     "filled": filled,
                     "buffers": buffers,
                     "imports": sorted(imports),
-                    "names": [row.model for row in sizes],
-                    "classes": [java_class(row.model) for row in sizes],
+                    "names": [size.model for size in sizes],
+                    "classes": [java_class(size.model) for size in sizes],
                 },
             )
 
@@ -265,7 +265,7 @@ def _model(
             where="the bundle's manifest",
             remedy="leave the provider out of [[runs]] for Android, and make the bundle again",
         )
-    places = {name: place for place, (name, _) in enumerate(ways)}
+    places = {name: index for index, (name, _) in enumerate(ways)}
     contexts = app_code.contexts_of(content, target, model, partial(asset_path, assets))
     inputs = list(_inputs(signature))
     parameters = [parameter for tensor in inputs for parameter in tensor["parameters"]]
@@ -373,10 +373,10 @@ def _inputs(signature: bundle_manifest.ModelSignature) -> Iterator[dict[str, Any
 
 
 def _outputs(signature: bundle_manifest.ModelSignature) -> Iterator[dict[str, Any]]:
-    for place, (tensor, own_name) in enumerate(app_code.identifiers(signature.outputs, UNUSABLE, "output")):
+    for index, (tensor, own_name) in enumerate(app_code.identifiers(signature.outputs, UNUSABLE, "output")):
         if tensor.dtype in app_code.BUFFERS:
             buffer = app_code.BUFFERS[tensor.dtype][2]
-            value = source_code.Code("((OnnxTensor) result.get({}))").format(place)
+            value = source_code.Code("((OnnxTensor) result.get({}))").format(index)
             yield {
                 "name": tensor.name,
                 "identifier": own_name,
@@ -432,14 +432,14 @@ QUICK_JVM = ("-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC")
 def java_compiler() -> str:
     """The path of javac: of JAVA_HOME, else of PATH."""
     home = os.environ.get("JAVA_HOME")
-    place = (shutil.which("javac", path=str(Path(home) / "bin")) if home else None) or shutil.which("javac")
-    if not place:
+    compiler = (shutil.which("javac", path=str(Path(home) / "bin")) if home else None) or shutil.which("javac")
+    if not compiler:
         raise MissingError(
             "there is no Java compiler",
             why="javac is neither in JAVA_HOME nor on PATH",
             remedy="install a JDK, 11 or newer (Debian: openjdk-17-jdk-headless)",
         )
-    return place
+    return compiler
 
 
 PACK_BYTES = 1_500_000_000
@@ -474,7 +474,7 @@ def ai_pack(
     name, content = pack_name(folder), manifest.content
     groups = device_groups(content, target)
     sizes = {group: sum((bundle / file).stat().st_size for file in files) for group, _, files in groups}
-    group_name, largest = max(sizes.items(), key=lambda row: row[1])
+    group_name, largest = max(sizes.items(), key=lambda pair: pair[1])
     for size, most, what in (
         (largest, PACK_BYTES, f"the models of devices in the group {group_name} have"),
         (sum(sizes.values()), ALL_BYTES, "the models of all groups of devices together have"),
@@ -502,8 +502,8 @@ def ai_pack(
     texts = (BUILD_FILE, "README.md", *([TARGETING_FILE] if targeted else []))
     pack: dict[str, str | storage.VerifiedFile] = {file: _render(file, **values) for file in texts}
     for group, _, files in groups:
-        place = f"src/main/assets/{assets}{f'#group_{group}' if targeted else ''}"
-        pack |= {asset_path(place, file): manifest.verified(bundle, file) for file in files}
+        asset_folder = f"src/main/assets/{assets}{f'#group_{group}' if targeted else ''}"
+        pack |= {asset_path(asset_folder, file): manifest.verified(bundle, file) for file in files}
     return pack
 
 

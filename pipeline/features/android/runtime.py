@@ -70,9 +70,9 @@ def runtime_libraries(
 
     # Models may have been released for the same line, and no newer patch of it.
     if mixed := [
-        row
-        for row in releases
-        if ort_releases.line_of(release) != ort_releases.line_of(row) or patch(release) < patch(row)
+        of_models
+        for of_models in releases
+        if ort_releases.line_of(release) != ort_releases.line_of(of_models) or patch(release) < patch(of_models)
     ]:
         raise CheckFailed(
             f"the runtime is ONNX Runtime {release}, and models were released for {', '.join(sorted(set(mixed)))}",
@@ -141,7 +141,7 @@ def _check_classes(archive: Path, libraries: Sequence[ort_library.Library]) -> N
         classes = list(library_java_class.read_jar(_content(archive, CLASSES), library_jni.PACKAGE))
     except NotJava as error:
         raise _no_runtime(archive, f"{CLASSES}: {error}") from error
-    if not any(row.natives for row in classes if row.package == library_jni.PACKAGE):
+    if not any(java_class.natives for java_class in classes if java_class.package == library_jni.PACKAGE):
         raise _no_runtime(archive, f"its {CLASSES} has no classes of ONNX Runtime")
     for library in libraries:
         member = f"jni/{library.abi}/{JNI_LIBRARY}"

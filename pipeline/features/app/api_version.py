@@ -54,22 +54,24 @@ def asked_api(content: elf_file.Buffer, elf: elf_file.Elf) -> int:
     if slot is None or pattern is None or decode is None:
         return 0
     for match in pattern.finditer(content):
-        place = match.start()
+        offset = match.start()
         inside = (
-            part for part in elf.segments if part.type == elf_file.PT_LOAD and 0 <= place - part.offset < part.file_size
+            part
+            for part in elf.segments
+            if part.type == elf_file.PT_LOAD and 0 <= offset - part.offset < part.file_size
         )
-        called = next((place - part.offset + part.address for part in inside), None)
+        called = next((offset - part.offset + part.address for part in inside), None)
         with contextlib.suppress(NotElf, struct.error):
-            if called is not None and decode(content, elf, place, called) == slot:
+            if called is not None and decode(content, elf, offset, called) == slot:
                 return int.from_bytes(match[1], "little") >> (5 if elf.machine == 183 else 0) & 0xFFFF
     return 0
 
 
-def _address(elf: elf_file.Elf, place: int) -> int:
+def _address(elf: elf_file.Elf, offset: int) -> int:
     for part in elf.segments:
-        if part.type == elf_file.PT_LOAD and 0 <= place - part.offset < part.file_size:
-            return place - part.offset + part.address
-    raise NotElf(f"no segment has byte {place:#x}")
+        if part.type == elf_file.PT_LOAD and 0 <= offset - part.offset < part.file_size:
+            return offset - part.offset + part.address
+    raise NotElf(f"no segment has byte {offset:#x}")
 
 
 def _place(elf: elf_file.Elf, address: int) -> int:
@@ -83,9 +85,9 @@ def _signed(value: int, bits: int) -> int:
     return value - (value >> bits - 1 << bits)
 
 
-def _slot_arm64(content: elf_file.Buffer, elf: elf_file.Elf, place: int, address: int) -> int:
+def _slot_arm64(content: elf_file.Buffer, elf: elf_file.Elf, offset: int, address: int) -> int:
     """BL to a thunk: (BTI c,) ADRP x16, LDR x17 from there; the address that LDR reads."""
-    (call,) = struct.unpack_from("<I", content, place)
+    (call,) = struct.unpack_from("<I", content, offset)
     thunk = address + _signed(call & 0x3FFFFFF, 26) * 4
     if struct.unpack_from("<I", content, _place(elf, thunk))[0] == 0xD503245F:
         thunk += 4
@@ -96,9 +98,9 @@ def _slot_arm64(content: elf_file.Buffer, elf: elf_file.Elf, place: int, address
     return int((thunk & ~0xFFF) + (distance << 12) + (load >> 10 & 0xFFF) * 8)
 
 
-def _slot_x86_64(content: elf_file.Buffer, elf: elf_file.Elf, place: int, address: int) -> int:
+def _slot_x86_64(content: elf_file.Buffer, elf: elf_file.Elf, offset: int, address: int) -> int:
     """CALL to a thunk: (ENDBR64,) JMP [RIP + distance]."""
-    (distance,) = struct.unpack_from("<i", content, place + 1)
+    (distance,) = struct.unpack_from("<i", content, offset + 1)
     thunk = address + 5 + int(distance)
     at = _place(elf, thunk)
     if content[at : at + 4] == b"\xf3\x0f\x1e\xfa":
@@ -155,7 +157,7 @@ def _range_x86_64(content: elf_file.Buffer, elf: elf_file.Elf, address: int) -> 
                     re.search(b"(?s)" + re.escape(move) + rb"([\x01-\xff]\x00\x00\x00)", around)
                     for move in MOVES[number + 1 : number + 3]
                 ]
-                most, least = (int.from_bytes(found[1], "little") if found else 0 for found in moved)
+                most, least = (int.from_bytes(match[1], "little") if match else 0 for match in moved)
                 yield ApiRange(least, most)
 
 

@@ -37,7 +37,7 @@ def app(path: Path, fail_on: tuple[cli_outputs.Condition, ...], outputs: Outputs
     from pipeline.report import ci as report_ci
 
     document = inspect(path)
-    rows = tuple((row, str(path)) for row in document.findings)
+    rows = tuple((finding, str(path)) for finding in document.findings)
     code = cli_outputs.end(
         fail_on, [cli_outputs.Watched(str(path), findings=document.findings)], core_errors.ExitCode.DONE
     )
@@ -50,7 +50,7 @@ def parts(document: "AppDocument") -> "Iterator[wording.Part]":
     """The document for people."""
     from pipeline.report import wording
 
-    errors = sum(row.severity is Severity.ERROR for row in document.findings)
+    errors = sum(finding.severity is Severity.ERROR for finding in document.findings)
     what = ", ".join(
         (
             document.kind or ("folder" if Path(document.path).is_dir() else "package"),
@@ -62,65 +62,72 @@ def parts(document: "AppDocument") -> "Iterator[wording.Part]":
         )
     )
     yield wording.Line((document.path, "bold"), f": {what}")
-    concerned = {place for row in document.findings for place in row.where.split(", ")}
-    shown = [row for row in document.libraries if row.kind or row.uses or row.entries or row.path in concerned]
+    concerned = {path for finding in document.findings for path in finding.where.split(", ")}
+    shown = [
+        library
+        for library in document.libraries
+        if library.kind or library.uses or library.entries or library.path in concerned
+    ]
     yield wording.Listing(
         title="Native libraries",
         head=("Library", "ABI", "Size", "Pages", "What it is"),
         right=("Size",),
         rows=tuple(
             (
-                row.path,
-                row.abi,
-                wording.size(row.size_bytes),
-                f"{row.page_bytes // 1024} KB" if row.page_bytes else "-",
-                _what(row, document),
+                library.path,
+                library.abi,
+                wording.size(library.size_bytes),
+                f"{library.page_bytes // 1024} KB" if library.page_bytes else "-",
+                _what(library, document),
             )
-            for row in shown
+            for library in shown
         ),
     )
     if others := len(document.libraries) - len(shown):
         yield wording.Line(f"and {others} more without ONNX Runtime and without findings (--json has all)")
-    rows = tuple((row.path, row.format, str(row.opset), wording.size(row.size_bytes)) for row in document.models)
+    rows = tuple(
+        (model.path, model.format, str(model.opset), wording.size(model.size_bytes)) for model in document.models
+    )
     yield wording.Listing(title="Models", head=("Model", "Format", "Opset", "Size"), right=("Opset", "Size"), rows=rows)
     yield wording.Listing(
         title="Size by part",
         head=("Part", "Files", "Packed", "Unpacked"),
         right=("Files", "Packed", "Unpacked"),
         rows=tuple(
-            (row.part, str(row.files), wording.size(row.packed_bytes), wording.size(row.size_bytes))
-            for row in document.parts
+            (part.part, str(part.files), wording.size(part.packed_bytes), wording.size(part.size_bytes))
+            for part in document.parts
         ),
     )
     for title, severity in (("Errors", Severity.ERROR), ("Warnings", Severity.WARNING)):
         notes = wording.gathered(
             wording.ListingNote(
-                title=row.code,
-                text="; ".join(filter(None, (row.what, row.why))),
-                remedy=row.remedy,
-                places=(row.where,),
+                title=finding.code,
+                text="; ".join(filter(None, (finding.what, finding.why))),
+                remedy=finding.remedy,
+                places=(finding.where,),
             )
-            for row in document.findings
-            if row.severity is severity
+            for finding in document.findings
+            if finding.severity is severity
         )
         if notes:
             yield wording.Section(title=title, notes=tuple(notes))
 
 
-def _what(row: "NativeLibrary", document: "AppDocument") -> str:
+def _what(library: "NativeLibrary", document: "AppDocument") -> str:
     from pipeline.features.app.inspection import ENTRIES
 
-    if row.kind:
-        release = row.release or "of unknown release"
-        telemetry = ", telemetry" if row.telemetry else ""
-        api = f", API {row.offered}" if row.offered else ""
-        inside = "" if row.exports else " inside"
-        names = ", ".join(part.extension for part in row.arm_code.extensions) if row.arm_code else ""
+    if library.kind:
+        release = library.release or "of unknown release"
+        telemetry = ", telemetry" if library.telemetry else ""
+        api = f", API {library.offered}" if library.offered else ""
+        inside = "" if library.exports else " inside"
+        names = ", ".join(part.extension for part in library.arm_code.extensions) if library.arm_code else ""
         code = f"; code for {names}" if names else ""
-        return f"ONNX Runtime {release}{inside}, {row.kind} build{api}: {', '.join(row.providers)}{telemetry}{code}"
-    versions = f"{row.least_api} to {row.api}" if row.least_api else f"{row.api}"
-    asks = row.asks or (f"API {versions}" if row.api else "any release")
-    gets = document.served.get(row.path)
-    uses = f"uses ONNX Runtime ({asks}): gets {gets or 'none here'}" if row.uses else ""
-    texts = [*(ENTRIES[name] for name in row.entries), uses, "telemetry" if row.telemetry else ""]
-    return "; ".join(filter(None, texts)) or row.system
+        providers = ", ".join(library.providers)
+        return f"ONNX Runtime {release}{inside}, {library.kind} build{api}: {providers}{telemetry}{code}"
+    versions = f"{library.least_api} to {library.api}" if library.least_api else f"{library.api}"
+    asks = library.asks or (f"API {versions}" if library.api else "any release")
+    gets = document.served.get(library.path)
+    uses = f"uses ONNX Runtime ({asks}): gets {gets or 'none here'}" if library.uses else ""
+    texts = [*(ENTRIES[name] for name in library.entries), uses, "telemetry" if library.telemetry else ""]
+    return "; ".join(filter(None, texts)) or library.system

@@ -36,9 +36,9 @@ class PackageFiles:
         self.whole = whole
         self.file_bytes = file_bytes
 
-    def find(self, place: str) -> str:
+    def find(self, path: str) -> str:
         """The file at a path, or at the same one below assets/ in another part of an app; "" for none."""
-        return place if place in self.file_bytes else self._assets.get(_asset(place), "") if self.android else ""
+        return path if path in self.file_bytes else self._assets.get(_asset(path), "") if self.android else ""
 
     def named(self, name: str) -> str:
         """A file with this name in any folder; "" for none."""
@@ -67,10 +67,10 @@ def findings(models: Sequence[PackagedModel], package: PackageFiles) -> Iterator
 
 
 def _of_file(model: PackagedModel, file: ExternalFile, package: PackageFiles) -> Iterator[Finding]:
-    place = posixpath.normpath(posixpath.join(posixpath.dirname(model.path), file.location))
-    found, severity = package.find(place), Severity.ERROR if package.whole else Severity.WARNING
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(model.path), file.location))
+    member, severity = package.find(path), Severity.ERROR if package.whole else Severity.WARNING
     needs = f"{file.needed_by or 'it'} lies in {file.location}"
-    if not found:
+    if not member:
         elsewhere = package.named(posixpath.basename(file.location))
         if elsewhere:
             yield finding(
@@ -79,7 +79,7 @@ def _of_file(model: PackagedModel, file: ExternalFile, package: PackageFiles) ->
                 "data of this model are not where it looks for them",
                 model.path,
                 f"{needs}, which ONNX Runtime looks for beside the model; it is {elsewhere}",
-                f"move it to {place}",
+                f"move it to {path}",
             )
         else:
             yield finding(
@@ -88,15 +88,15 @@ def _of_file(model: PackagedModel, file: ExternalFile, package: PackageFiles) ->
                 "data of this model are missing",
                 model.path,
                 f"{needs}, and no file of the package has that name",
-                f"put it at {place}, as it was exported, or convert the model to one file (`ort-mobile convert`)",
+                f"put it at {path}, as it was exported, or convert the model to one file (`ort-mobile convert`)",
             )
-    elif (size := package.file_bytes[found]) < file.least_bytes:
+    elif (size := package.file_bytes[member]) < file.least_bytes:
         yield finding(
             "external-data",
             Severity.ERROR,
             "data of this model are cut off",
             model.path,
-            f"{needs}, which needs at least {file.least_bytes:,} bytes; {found} has {size:,}",
+            f"{needs}, which needs at least {file.least_bytes:,} bytes; {member} has {size:,}",
             "download or export the model and that file again, both of one export (of a Git LFS pointer: `git lfs "
             "pull`), and build the package again",
         )

@@ -24,14 +24,14 @@ def foreign(path: str, suffix: str, head: bytes) -> Finding | None:
     if not head:
         again = "download or export it again, and build the package again"
         return finding("damaged", Severity.ERROR, what, path, "the file is empty", again) if suffix in NAMED else None
-    found = model_foreign.foreign_file(head)
-    if found is None or (suffix not in NAMED and not head.startswith(LFS_POINTER)):
+    kind = model_foreign.foreign_file(head)
+    if kind is None or (suffix not in NAMED and not head.startswith(LFS_POINTER)):
         return None
     if NAMED.get(suffix) == "native library" and head.startswith((*TEXT_LIBRARIES, *PACKED)):
         return None
     if head.startswith(PACKED):
         remedy = "put the model itself there, unless the app's own code unpacks it"
-        return finding("damaged", Severity.WARNING, what, path, found.why, remedy)
-    why = found.why.replace("not the model", "not the file itself").replace(", and no ONNX model", "")
-    mended = found.remedy if head.startswith(LFS_POINTER) else "download it again, and look at what arrives"
+        return finding("damaged", Severity.WARNING, what, path, kind.why, remedy)
+    why = kind.why.replace("not the model", "not the file itself").replace(", and no ONNX model", "")
+    mended = kind.remedy if head.startswith(LFS_POINTER) else "download it again, and look at what arrives"
     return finding("damaged", Severity.ERROR, what, path, why, f"{mended}, and build the package again")

@@ -43,9 +43,9 @@ class Frameworks:
                 document: Any = plistlib.loads(file.read())
         except (ValueError, ExpatError, struct.error, IndexError, OverflowError, RecursionError, MemoryError):
             document = None
-        found = document.get("MinimumOSVersion") if isinstance(document, dict) else None
+        version = document.get("MinimumOSVersion") if isinstance(document, dict) else None
         if match:
-            self.lowest[match["framework"]] = found if isinstance(found, str) else ""
+            self.lowest[match["framework"]] = version if isinstance(version, str) else ""
 
     def add_code(self, path: str, images: Sequence[elf_file.MachOImage]) -> None:
         """Keep the code of a framework."""

@@ -37,7 +37,7 @@ class Places:
 
     def add(self, member: Member, libraries: Sequence[NativeLibrary]) -> None:
         """Keep a file that has a place; `libraries` are what it holds: an ONNX Runtime counts wherever it lies."""
-        runtime = next((row for row in libraries if row.kind and row.system == "android"), None)
+        runtime = next((library for library in libraries if library.kind and library.system == "android"), None)
         if match := LIBRARIES.fullmatch(member.path):
             self.files.append(PlacedFile(f"lib/{match['place']}", member))
         elif runtime:
@@ -60,8 +60,8 @@ class Places:
         if whole:
             return
         clashes: list[tuple[Clash, SharedPlace]] = []
-        for place, found in counting.grouped((file.place, file.member) for file in self.files).items():
-            members = {member.path: member for member in found}
+        for place, copies in counting.grouped((file.place, file.member) for file in self.files).items():
+            members = {member.path: member for member in copies}
             if len(members) > 1:
                 differ = len({(member.size_bytes, member.checksum()) for member in members.values()}) > 1
                 packages = tuple(path.removesuffix(place.removeprefix("lib/")) for path in members)
@@ -90,10 +90,12 @@ class Clash(NamedTuple):
         if self.assets and not self.differ:
             return
         more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
-        found = {releases[path] or "an unknown release" for row in places for path in row.paths if path in releases}
-        of = f", of {', '.join(sorted(found))}" if len(found) > 1 else ""
-        what = f"{len(self.packages)} packages bring {', '.join(row.place for row in places[:SHOWN])}{more}{of}"
-        where = ", ".join(path for row in places[:SHOWN] for path in row.paths)
+        versions = {
+            releases[path] or "an unknown release" for package in places for path in package.paths if path in releases
+        }
+        of = f", of {', '.join(sorted(versions))}" if len(versions) > 1 else ""
+        what = f"{len(self.packages)} packages bring {', '.join(package.place for package in places[:SHOWN])}{more}{of}"
+        where = ", ".join(path for package in places[:SHOWN] for path in package.paths)
         if self.assets:
             yield finding(
                 "same-path",

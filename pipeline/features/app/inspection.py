@@ -99,9 +99,9 @@ class Inspector:
             if max(len(self.libraries), len(self.models)) > MOST_PARTS:
                 raise unreadable(self.path, "", ValueError(f"it has over {MOST_PARTS:,} native libraries or models"))
             self.places.add(member, self.libraries[before[0] :])
-            for row in self.libraries[before[0] :]:  # a universal file of Apple's has one for each architecture
-                runtime = f"ONNX Runtime, {row.abi}" if row.kind else f"native libraries, {row.abi}"
-                self._count(runtime, row)
+            for library in self.libraries[before[0] :]:  # a universal file of Apple's has one for each architecture
+                runtime = f"ONNX Runtime, {library.abi}" if library.kind else f"native libraries, {library.abi}"
+                self._count(runtime, library)
             if len(self.libraries) == before[0]:
                 self._count("models" if len(self.models) > before[1] else "everything else", member)
         alone = self.path.is_file() and self.names == {self.path.name}
@@ -141,8 +141,8 @@ class Inspector:
         if member.size_bytes < LEAST_BYTES and suffix not in NAMED:
             return
         head = member.head(model_foreign.FOREIGN_BYTES)
-        if found := foreign(member.path, suffix, head):
-            self.findings.append(found)
+        if finding := foreign(member.path, suffix, head):
+            self.findings.append(finding)
         elif head[:4] == b"\x7fELF":
             self._elf(member)
         elif head[:4] in (elf_file.THIN, elf_file.FAT) or (head[:8] == elf_file.ARCHIVE and suffix in (".a", "")):
@@ -232,8 +232,8 @@ class Inspector:
         try:
             ort_format.check_identifier(head, member.path)
         except ModelError as error:
-            found = core_errors.finding_of(error, member.path)
-            self.findings.append(msgspec.structs.replace(found, code="damaged", severity=Severity.WARNING))
+            finding = core_errors.finding_of(error, member.path)
+            self.findings.append(msgspec.structs.replace(finding, code="damaged", severity=Severity.WARNING))
 
     def _model(self, member: Member, kind: str, facts: compat_rules.ArtifactFacts, **details: Any) -> None:
         self.facts.append(facts)
@@ -293,26 +293,26 @@ def _elf_details(content: elf_file.Buffer, elf: elf_file.Elf) -> dict[str, Any]:
 
 def extracts_libraries(manifest: elf_file.Buffer) -> bool | None:
     """android:extractNativeLibs of a binary AndroidManifest.xml; None where it is not said or this is none."""
-    attribute, place = -1, 8
+    attribute, offset = -1, 8
     if manifest[:4] != b"\3\0\x08\0":
         return None
     with contextlib.suppress(struct.error):
-        while place + 8 <= len(manifest):
-            kind, head, size = struct.unpack_from("<HHI", manifest, place)
+        while offset + 8 <= len(manifest):
+            kind, head, size = struct.unpack_from("<HHI", manifest, offset)
             if size < 8:
                 return None
             if kind == RESOURCE_MAP:
-                ids = struct.unpack_from(f"<{min(size - 8, len(manifest)) // 4}I", manifest, place + 8)
+                ids = struct.unpack_from(f"<{min(size - 8, len(manifest)) // 4}I", manifest, offset + 8)
                 attribute = ids.index(EXTRACT_NATIVE_LIBS) if EXTRACT_NATIVE_LIBS in ids else -1
             elif kind == START_ELEMENT and attribute >= 0:
-                start, step, count = struct.unpack_from("<HHH", manifest, place + head + 8)
+                start, step, count = struct.unpack_from("<HHH", manifest, offset + head + 8)
                 if start + count * step > size or step < ATTRIBUTE_BYTES:
                     return None
                 for index in range(count):
-                    row = struct.unpack_from("<IIIHBBI", manifest, place + head + start + index * step)
-                    if row[1] == attribute:
-                        return bool(row[6])
-            place += size
+                    values = struct.unpack_from("<IIIHBBI", manifest, offset + head + start + index * step)
+                    if values[1] == attribute:
+                        return bool(values[6])
+            offset += size
     return None
 
 
@@ -329,9 +329,9 @@ def scan_onnx(content: elf_file.Buffer, name: str) -> tuple[compat_rules.Artifac
     with memoryview(content) as data:
         for part in wire.fields(data, 0, len(data)):
             if part.number == MODEL_OPSETS and part.wire_type == wire.LENGTH:
-                row = {field.number: field for field in wire.fields(data, part.value, part.end)}
-                domain = bytes(data[row[1].value : row[1].end]).decode("utf-8", "replace") if 1 in row else ""
-                opsets[domain] = wire.read_varint(data, row[2].value, row[2].end)[0] if 2 in row else 1
+                fields = {field.number: field for field in wire.fields(data, part.value, part.end)}
+                domain = bytes(data[fields[1].value : fields[1].end]).decode("utf-8", "replace") if 1 in fields else ""
+                opsets[domain] = wire.read_varint(data, fields[2].value, fields[2].end)[0] if 2 in fields else 1
             elif part.number == MODEL_METADATA and (built := plugins.BUILT_FOR.search(data[part.value : part.end])):
                 npu, qairt = int(built[2]), built[1].decode()
             elif part.number == onnx_model.MODEL_GRAPH and part.wire_type == wire.LENGTH:

@@ -57,8 +57,8 @@ class JavaParts:
 
     def add_library(self, path: str, content: elf_file.Buffer, elf: elf_file.Elf) -> None:
         """Keep what a native library has for Java."""
-        if found := library_jni.read_jni(content, {name for name, section in elf.symbols if section}):
-            self.libraries[path] = found
+        if library := library_jni.read_jni(content, {name for name, section in elf.symbols if section}):
+            self.libraries[path] = library
 
     def read(self, member: Member) -> None:
         """Keep the classes of such a file; raises NotJava."""
@@ -72,7 +72,10 @@ class JavaParts:
                 )
             return
         with member.content() as content:
-            rows = [PackagedClass(row, member.path) for row in dex.read_dex(content, library_jni.PACKAGE, self._budget)]
+            rows = [
+                PackagedClass(java_class, member.path)
+                for java_class in dex.read_dex(content, library_jni.PACKAGE, self._budget)
+            ]
         self.dexed += rows
 
     def findings(
@@ -84,16 +87,20 @@ class JavaParts:
         for classes in (() if doubled else self.compiled, self.dexed):
             yield from self._misfits(classes, scopes)
         for package, library in JNI_LIBRARIES.items():
-            classes = [row for row in (*self.compiled, *self.dexed) if _is_native(row.java_class, package)]
+            classes = [
+                packaged for packaged in (*self.compiled, *self.dexed) if _is_native(packaged.java_class, package)
+            ]
             if classes:
                 yield from self._without_library(package, library, classes[0].place, scopes, whole)
             elif self.seen or kind == "AAR":
                 yield from self._without_classes(package)
 
     def _doubled(self) -> Iterator[Finding]:
-        places = counting.grouped((row.java_class.name, row.place) for row in self.compiled if row.place)
+        places = counting.grouped(
+            (packaged.java_class.name, packaged.place) for packaged in self.compiled if packaged.place
+        )
         modules = counting.grouped(
-            (tuple(sorted(set(found))), name) for name, found in places.items() if len(set(found)) > 1
+            (tuple(sorted(set(paths))), name) for name, paths in places.items() if len(set(paths)) > 1
         )
         for archives, names in modules.items():
             yield finding(
@@ -109,13 +116,13 @@ class JavaParts:
         self, classes: Sequence[PackagedClass], scopes: Mapping[tuple[str, str], Sequence[NativeLibrary]]
     ) -> Iterator[Finding]:
         """One finding for what is alike in all ABIs."""
-        found: list[tuple[library_jni.Misfit, str]] = []
+        misfits: list[tuple[library_jni.Misfit, str]] = []
         for rows in scopes.values():
             libraries = {row.path: self.libraries[row.path] for row in rows if row.path in self.libraries}
-            if lacking := library_jni.misfit([row.java_class for row in classes], libraries.values()):
-                found.append((lacking, max(libraries, key=lambda path: len(libraries[path].functions))))
+            if lacking := library_jni.misfit([packaged.java_class for packaged in classes], libraries.values()):
+                misfits.append((lacking, max(libraries, key=lambda path: len(libraries[path].functions))))
         shrunk = classes is self.dexed
-        for lacking, paths in counting.grouped(found).items():
+        for lacking, paths in counting.grouped(misfits).items():
             if shrunk and not lacking.unlinked:
                 what = "R8 took or renamed Java classes that native code looks up by name"
                 yield finding("shrunk-classes", Severity.ERROR, what, ", ".join(paths), lacking.text, KEEP)
@@ -127,7 +134,7 @@ class JavaParts:
         self,
         package: str,
         library: str,
-        place: str,
+        where: str,
         scopes: Mapping[tuple[str, str], Sequence[NativeLibrary]],
         whole: bool,
     ) -> Iterator[Finding]:
@@ -145,7 +152,7 @@ class JavaParts:
                 "abi-gap",
                 Severity.ERROR if whole and {*lacking} & {*PHONE_ABIS} else Severity.WARNING,
                 f"devices that take the libraries for {', '.join(lacking)} get no {library}",
-                place or "class files",
+                where or "class files",
                 f"it is there for {', '.join(sorted(linked))} only: elsewhere the first use of "
                 f"{package.replace('/', '.')} throws UnsatisfiedLinkError",
                 f"add it, or leave {', '.join(lacking)} out of the app (ndk {{ abiFilters }})",
@@ -155,7 +162,7 @@ class JavaParts:
                 "java-classes",
                 Severity.ERROR if lacking and (whole or with_runtime) else Severity.WARNING,
                 f"the Java classes of {package.replace('/', '.')} are here without {library}",
-                place or "class files",
+                where or "class files",
                 "their first use throws UnsatisfiedLinkError: no library has their functions",
                 f"ship {library} of the same build: its AAR has the classes and all native libraries",
             )

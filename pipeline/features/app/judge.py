@@ -65,7 +65,7 @@ def inspect(path: Path) -> AppDocument:
     inspector = Inspector(path)
     inspector.read()
     package = Package(kind_of(path, inspector.names), inspector)
-    findings = (*inspector.findings, *(row for rule in RULES for row in rule(package)))
+    findings = (*inspector.findings, *(finding for rule in RULES for finding in rule(package)))
     return AppDocument(
         version=VERSION,
         path=str(path),
@@ -74,51 +74,51 @@ def inspect(path: Path) -> AppDocument:
         models=tuple(inspector.models),
         served={library.path: runtime.path for library, runtime in package.served if runtime},
         parts=tuple(sorted(inspector.sizes.values(), key=lambda part: -part.packed_bytes)),
-        findings=tuple(sorted(dict.fromkeys(findings), key=lambda row: row.severity is not Severity.ERROR)),
+        findings=tuple(sorted(dict.fromkeys(findings), key=lambda finding: finding.severity is not Severity.ERROR)),
     )
 
 
 def _pages(package: Package) -> Iterator[Finding]:
-    for row in package.libraries:
-        if row.system == "android" and row.abi in WIDE_ABIS and 0 < row.page_bytes < ort_library.PAGE_BYTES:
+    for library in package.libraries:
+        if library.system == "android" and library.abi in WIDE_ABIS and 0 < library.page_bytes < ort_library.PAGE_BYTES:
             yield finding(
                 "pages",
                 Severity.ERROR,
                 "this library does not load on phones with 16 KB pages",
-                row.path,
-                f"its segments are aligned to {row.page_bytes // 1024} KB; Google Play refuses such apps",
+                library.path,
+                f"its segments are aligned to {library.page_bytes // 1024} KB; Google Play refuses such apps",
                 "build it with NDK r28 or later, or with -Wl,-z,max-page-size=16384; or take a newer release of it",
             )
 
 
 def _in_archive(package: Package) -> Iterator[Finding]:
     """How libraries lie in an APK from which they are loaded without being unpacked."""
-    for row in package.libraries:
-        if row.system != "android" or package.inspector.extracts.get(row.archive) is not False:
+    for library in package.libraries:
+        if library.system != "android" or package.inspector.extracts.get(library.archive) is not False:
             continue
-        pages = ort_library.PAGE_BYTES if row.abi in WIDE_ABIS else 4096
-        if row.offset < 0:
+        pages = ort_library.PAGE_BYTES if library.abi in WIDE_ABIS else 4096
+        if library.offset < 0:
             yield finding(
                 "packed-library",
                 Severity.ERROR,
                 "this app cannot be installed: a native library is compressed",
-                row.path,
+                library.path,
                 "its manifest says extractNativeLibs=false, and then libraries are loaded from the APK",
                 "store libraries uncompressed, or set useLegacyPackaging = true",
             )
-        elif row.offset % pages:
+        elif library.offset % pages:
             yield finding(
                 "zip-alignment",
                 Severity.ERROR,
                 f"this library does not begin at a multiple of {pages // 1024} KB",
-                row.path,
-                f"it begins at byte {row.offset:,} of the APK and is loaded from there",
+                library.path,
+                f"it begins at byte {library.offset:,} of the APK and is loaded from there",
                 "align it: `zipalign -P 16 -f 4 in.apk out.apk`, with Android's build tools 35 or later",
             )
 
 
 def _same_path(package: Package) -> Iterator[Finding]:
-    releases = {row.path: row.release for row in package.libraries if row.kind}
+    releases = {library.path: library.release for library in package.libraries if library.kind}
     return package.inspector.places.findings(releases, whole=package.kind in WHOLE)
 
 
@@ -146,79 +146,83 @@ def _abi_gap(package: Package) -> Iterator[Finding]:
 def _two_runtimes(package: Package) -> Iterator[Finding]:
     for scope in package.scopes:
         runtimes = package.runtimes(scope)
-        names = {row.name for row in runtimes}
+        names = {runtime.name for runtime in runtimes}
         if len(runtimes) < 2 or (len(names) < 2 and scope[0] == "android"):  # one name: `same-path`
             continue
-        users = [(row.name, runtime.name) for row, runtime in package.served if runtime and row.scope == scope]
+        users = [
+            (library.name, runtime.name) for library, runtime in package.served if runtime and library.scope == scope
+        ]
         wins = "; ".join(f"{user} gets that of {runtime}" for user, runtime in users)
         yield finding(
             "two-runtimes",
             Severity.WARNING,
             f"{len(runtimes)} ONNX Runtimes in one app ({' '.join(scope)})",
-            ", ".join(row.path for row in runtimes),
-            f"{_listed(f'{row.release or UNKNOWN} in {row.name}' for row in runtimes)}: "
+            ", ".join(runtime.path for runtime in runtimes),
+            f"{_listed(f'{runtime.release or UNKNOWN} in {runtime.name}' for runtime in runtimes)}: "
             + (wins or "each library calls the one that it was linked with"),
             "models and sessions of one cannot be used with the other, and both are in memory: ship one of them",
         )
 
 
 def _other_release(package: Package) -> Iterator[Finding]:
-    for row, runtime in package.served:
+    for library, runtime in package.served:
         if runtime is None:
             continue
-        if row.asks and runtime.release and row.asks != runtime.release:
+        if library.asks and runtime.release and library.asks != runtime.release:
             yield finding(
                 "other-release",
                 Severity.ERROR,
-                f"it does not load: it needs ONNX Runtime {row.asks}",
-                row.path,
-                f"its symbols have the version VERS_{row.asks}, and {runtime.path} is {runtime.release}",
-                f"ship {ort_library.LIBRARY} {row.asks}, or a build of this library for {runtime.release}",
+                f"it does not load: it needs ONNX Runtime {library.asks}",
+                library.path,
+                f"its symbols have the version VERS_{library.asks}, and {runtime.path} is {runtime.release}",
+                f"ship {ort_library.LIBRARY} {library.asks}, or a build of this library for {runtime.release}",
             )
-        elif row.least_api > runtime.offered > 0:
+        elif library.least_api > runtime.offered > 0:
             yield finding(
                 "null-api",
                 Severity.ERROR,
-                f"GetApi gives it a null pointer for {row.api} and each down to "
-                f"{row.least_api}: it stops with an exception",
-                row.path,
+                f"GetApi gives it a null pointer for {library.api} and each down to "
+                f"{library.least_api}: it stops with an exception",
+                library.path,
                 f"{runtime.path} is {runtime.release}, which has versions up to {runtime.offered}",
-                f"ship ONNX Runtime 1.{row.least_api} or later",
+                f"ship ONNX Runtime 1.{library.least_api} or later",
             )
-        elif row.needs_api > runtime.offered > 0:
+        elif library.needs_api > runtime.offered > 0:
             yield finding(
                 "null-api",
                 Severity.ERROR,
-                f"GetApi({row.api}) gives it a null pointer: the app crashes",
-                row.path,
+                f"GetApi({library.api}) gives it a null pointer: the app crashes",
+                library.path,
                 f"{runtime.path} is {runtime.release}, which has versions up to {runtime.offered}",
-                f"ship ONNX Runtime 1.{row.api} or later",
+                f"ship ONNX Runtime 1.{library.api} or later",
             )
 
 
 def _missing_runtime(package: Package) -> Iterator[Finding]:
-    for row, runtime in package.served:
-        if runtime is None and row.system == "android":
-            asked = f" {row.asks}" if row.asks else f" 1.{row.needs_api} or later" if row.needs_api else ""
-            whole = package.kind in WHOLE and not row.opens
+    for library, runtime in package.served:
+        if runtime is None and library.system == "android":
+            asked = (
+                f" {library.asks}" if library.asks else f" 1.{library.needs_api} or later" if library.needs_api else ""
+            )
+            whole = package.kind in WHOLE and not library.opens
             yield finding(
                 "no-runtime",
                 Severity.ERROR if whole else Severity.WARNING,
                 f"it needs ONNX Runtime{asked}, which is not in this package",
-                row.path,
-                f"it {'opens' if row.opens else 'is linked with'} {ort_library.LIBRARY}",
-                f"put {ort_library.LIBRARY}{asked} beside it, for {row.abi}",
+                library.path,
+                f"it {'opens' if library.opens else 'is linked with'} {ort_library.LIBRARY}",
+                f"put {ort_library.LIBRARY}{asked} beside it, for {library.abi}",
             )
 
 
 def _telemetry(package: Package) -> Iterator[Finding]:
-    for row in package.libraries:
-        if row.telemetry:
+    for library in package.libraries:
+        if library.telemetry:
             yield finding(
                 "telemetry",
                 Severity.WARNING,
                 "this library can report the app's use to Microsoft",
-                row.path,
+                library.path,
                 "it holds the code of 1DS (events.data.microsoft.com): official builds of ONNX Runtime do from 1.29 on",
                 "set ORT_DISABLE_TELEMETRY=1 in the process before it is loaded, or declare it in the stores' forms "
                 "(docs/privacy.md)",
@@ -227,28 +231,30 @@ def _telemetry(package: Package) -> Iterator[Finding]:
 
 def _processors(package: Package) -> Iterator[Finding]:
     """Processors that an ONNX Runtime is known to fail on, by its release, where it has the code that does."""
-    for row in package.libraries:
-        if row.arm_code is None or row.system != "android" or not row.release:
+    for library in package.libraries:
+        if library.arm_code is None or library.system != "android" or not library.release:
             continue
         runtime = compat_defects.Runtime(
-            release=ort_releases.line_of(row.release),
-            kind=config_tables.BuildKind(row.kind),
-            abis=(row.abi,),
-            system=row.system,
+            release=ort_releases.line_of(library.release),
+            kind=config_tables.BuildKind(library.kind),
+            abis=(library.abi,),
+            system=library.system,
         )
         for defect in compat_defects.library_defects(
-            row.release, runtime, {part.extension for part in row.arm_code.extensions}
+            library.release, runtime, {part.extension for part in library.arm_code.extensions}
         ):
-            mark = f"any model with products of floats; this is {row.release}"
+            mark = f"any model with products of floats; this is {library.release}"
             yield finding(
-                "processors", Severity.WARNING, defect.what.format(mark=mark), row.path, defect.why, defect.remedy
+                "processors", Severity.WARNING, defect.what.format(mark=mark), library.path, defect.why, defect.remedy
             )
 
 
 def _models(package: Package) -> Iterator[Finding]:
     """What the libraries of the package say to its models, once for each release and kind of build."""
     builds = counting.grouped(
-        ((row.release, row.kind, row.providers, row.system), row) for row in package.libraries if row.kind
+        ((library.release, library.kind, library.providers, library.system), library)
+        for library in package.libraries
+        if library.kind
     )
     for (release, kind, providers, system), rows in builds.items():
         if not release:
@@ -273,7 +279,7 @@ def _external(package: Package) -> Iterator[Finding]:
 
 
 def _custom_operators(package: Package) -> Iterator[Finding]:
-    if any("RegisterCustomOps" in row.entries for row in package.libraries):
+    if any("RegisterCustomOps" in library.entries for library in package.libraries):
         return
     for model in package.inspector.models:
         if unknown := sorted(set(model.domains) - KNOWN_DOMAINS):
@@ -296,7 +302,7 @@ def _for_npu(library: NativeLibrary) -> bool:
 def _qnn(package: Package) -> Iterator[Finding]:
     """QNN needs its backend, and a Stub for the phone's processor with a Skel for its NPU, and for each context's."""
     contexts = [model.path for model in package.inspector.models if model.npu]
-    plugins = [row for row in package.libraries if row.name == QNN_PLUGIN or _for_npu(row)]
+    plugins = [library for library in package.libraries if library.name == QNN_PLUGIN or _for_npu(library)]
     if contexts and not plugins and package.kind in WHOLE:
         yield finding(
             "provider-files",
@@ -316,11 +322,11 @@ def _qnn(package: Package) -> Iterator[Finding]:
             {match[1] for name in names if (match := re.fullmatch(rf"libQnnHtp(V\d+){end}\.so", name))}
             for end in ("Stub", "Skel")
         )
-        lacking = [f"libQnnHtp{row}Skel.so" for row in sorted(stubs - skels)]
-        lacking += [f"libQnnHtp{row}Stub.so" for row in sorted(skels - stubs)]
+        lacking = [f"libQnnHtp{version}Skel.so" for version in sorted(stubs - skels)]
+        lacking += [f"libQnnHtp{version}Stub.so" for version in sorted(skels - stubs)]
         made_for = {f"V{model.npu}" for model in package.inspector.models if model.npu}
-        for row in sorted(made_for - stubs - skels):
-            lacking.append(f"libQnnHtp{row}Stub.so and libQnnHtp{row}Skel.so, which contexts in it are for")
+        for version in sorted(made_for - stubs - skels):
+            lacking.append(f"libQnnHtp{version}Stub.so and libQnnHtp{version}Skel.so, which contexts in it are for")
         if QNN_BACKEND not in names:
             lacking.append(QNN_BACKEND)
         elif not stubs | skels | made_for:
@@ -367,7 +373,9 @@ def _qnn_releases(package: Package, plugin: NativeLibrary) -> Iterator[Finding]:
     qairt, least = pairs.get(plugin.plugin, ("", ""))
     if plugin.plugin in npu_contexts.NO_NPU:
         fitting = next(
-            f"{name} with qnn-runtime:{row[0]}" for name, row in pairs.items() if name not in npu_contexts.NO_NPU
+            f"{name} with qnn-runtime:{versions[0]}"
+            for name, versions in pairs.items()
+            if name not in npu_contexts.NO_NPU
         )
         yield finding(
             "qnn-release",
@@ -410,13 +418,13 @@ def _qnn_releases(package: Package, plugin: NativeLibrary) -> Iterator[Finding]:
 
 def _for_linux(package: Package) -> Iterator[Finding]:
     """Libraries of a wheel or of a Linux package do not load on phones: Android has another libc."""
-    for row in package.libraries:
-        if row.system == "linux" and package.kind in (*WHOLE, "AAR"):
+    for library in package.libraries:
+        if library.system == "linux" and package.kind in (*WHOLE, "AAR"):
             yield finding(
                 "other-system",
                 Severity.ERROR,
                 "this library is for Linux and does not load on Android",
-                row.path,
+                library.path,
                 "it needs libc.so.6, which Android has not",
                 "take the library of the same name from the package for Android",
             )
@@ -424,19 +432,21 @@ def _for_linux(package: Package) -> Iterator[Finding]:
 
 def _plugins(package: Package) -> Iterator[Finding]:
     """Providers in libraries of their own: what ONNX Runtime needs to load them."""
-    for row in package.libraries:
-        runtimes = package.runtimes(row.scope)
-        asked = [SHARED] * ("GetProvider" in row.entries) + [name for name in row.needed if name.startswith(PROVIDER)]
-        if lacking := sorted(set(asked) - {other.name for other in package.scopes[row.scope]}):
+    for library in package.libraries:
+        runtimes = package.runtimes(library.scope)
+        asked = [SHARED] * ("GetProvider" in library.entries) + [
+            name for name in library.needed if name.startswith(PROVIDER)
+        ]
+        if lacking := sorted(set(asked) - {other.name for other in package.scopes[library.scope]}):
             yield finding(
                 "provider-files",
                 Severity.ERROR,
                 "this library does not load",
-                row.path,
+                library.path,
                 f"{_listed(lacking)} is not beside it",
                 "ship what one build of ONNX Runtime made, all of it",
             )
-        for runtime in runtimes if "CreateEpFactories" in row.entries else ():
+        for runtime in runtimes if "CreateEpFactories" in library.entries else ():
             old = bool(runtime.release) and ort_releases.numbers_of(runtime.release) < plugins.PLUGINS_SINCE
             if old or runtime.kind != config_tables.BuildKind.FULL:
                 since = ".".join(map(str, plugins.PLUGINS_SINCE))
@@ -444,7 +454,7 @@ def _plugins(package: Package) -> Iterator[Finding]:
                     "plugin",
                     Severity.ERROR,
                     f"{runtime.path} does not load this plugin",
-                    row.path,
+                    library.path,
                     f"plugins need a full build of {since} or later; it is a {runtime.kind} build of {runtime.release}",
                     f"ship ONNX Runtime {since} or later",
                 )

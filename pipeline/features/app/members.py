@@ -183,12 +183,12 @@ class _Archives:
         path, offset = f"{prefix}/{info.filename}" if prefix else info.filename, -1
         if info.compress_type == zipfile.ZIP_STORED:
             # Its bytes begin behind its local header, whose extra field is another than the directory's.
-            place = file.tell()
+            begin = file.tell()
             try:
                 file.seek(info.header_offset)
                 header = file.read(30)
             finally:
-                file.seek(place)
+                file.seek(begin)
             if len(header) < 30 or header[:4] != b"PK\3\4":
                 raise zipfile.BadZipFile(f"no header of {info.filename[:200]!r} where the directory says")
             name, extra = struct.unpack_from("<HH", header, 26)

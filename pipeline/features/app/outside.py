@@ -51,12 +51,12 @@ def tensor_file(data: wire.Buffer, tensor: wire.Field) -> ExternalFile | None:
 def context_file(data: wire.Buffer, node: wire.Field) -> ExternalFile | None:
     """The file with the binary of a context's node; None where that is in the model. Raises WireError."""
     embedded, location, name = True, "", ""
-    for row in wire.fields(data, node.value, node.end):
-        if row.number == NODE_NAME:
-            name = _text(data, row)
-        if row.number != NODE_ATTRIBUTE or row.wire_type != wire.LENGTH:
+    for field in wire.fields(data, node.value, node.end):
+        if field.number == NODE_NAME:
+            name = _text(data, field)
+        if field.number != NODE_ATTRIBUTE or field.wire_type != wire.LENGTH:
             continue
-        values = {value.number: value for value in wire.fields(data, row.value, row.end)}
+        values = {value.number: value for value in wire.fields(data, field.value, field.end)}
         attribute = _text(data, values.get(ATTRIBUTE_NAME))
         if attribute == "embed_mode":
             number = values.get(ATTRIBUTE_NUMBER)  # 0 may be left out

@@ -45,7 +45,9 @@ class Package:
 
     def runtimes(self, scope: tuple[str, str]) -> list[NativeLibrary]:
         """Different builds of ONNX Runtime in one scope: copies of a file count once."""
-        return list({(row.release, row.size_bytes): row for row in self.scopes[scope] if row.kind}.values())
+        return list(
+            {(library.release, library.size_bytes): library for library in self.scopes[scope] if library.kind}.values()
+        )
 
     def names(self, abi: str) -> dict[str, str]:
         """Paths of libraries for an ABI of Android, and for the DSP beside it, by file name."""
@@ -55,16 +57,19 @@ class Package:
     def _runtime(self, library: NativeLibrary) -> NativeLibrary | None:
         """The first library that has OrtGetApiBase in the linker's order: what it needs, then what those need."""
         libraries = {
-            name: row for row in reversed(self.scopes[library.scope]) for name in (row.name, row.soname) if name
+            name: candidate
+            for candidate in reversed(self.scopes[library.scope])
+            for name in (candidate.name, candidate.soname)
+            if name
         }
         waiting, seen = [*library.needed, *([ort_library.LIBRARY] if library.opens else [])], set()
         while waiting:
             name = waiting.pop(0)
-            row = libraries.get(name)
-            if row is None or name in seen or row is library:
+            needed = libraries.get(name)
+            if needed is None or name in seen or needed is library:
                 continue
-            if row.exports:
-                return row
+            if needed.exports:
+                return needed
             seen.add(name)
-            waiting += row.needed
+            waiting += needed.needed
         return None

@@ -152,10 +152,10 @@ def package(
     if table is None:
         yield None
         return
-    place = Path(table.folder or folder / FOLDER)
+    output_folder = Path(table.folder or folder / FOLDER)
     with swift_package(folder / storage.BUNDLE, manifest, table) as swift:
         yield packages_release.AppPackage(
-            {"apple": f"{swift.name} in {place}"}, swift.warnings, partial(write_package, swift, place)
+            {"apple": f"{swift.name} in {output_folder}"}, swift.warnings, partial(write_package, swift, output_folder)
         )
 
 
@@ -169,7 +169,7 @@ def swift_package(
     as `opened_runtime` does.
     """
     target = app_code.target_of(bundle, manifest, PLATFORMS, "iOS or macOS", table.target)
-    platform = next(row.platform for row in manifest.content.ships if row.target == target)
+    platform = next(shipped.platform for shipped in manifest.content.ships if shipped.target == target)
     with contextlib.ExitStack() as stack:
         runtime = stack.enter_context(opened_runtime(table))
         work = stack.enter_context(runner_files.scratch_folder("ort-mobile-runtime-"))
@@ -246,7 +246,7 @@ def _package(
         files[f"Sources/{module}{OPERATORS}/empty.c"] = EMPTY_SOURCE
     files |= {f"Sources/{module}/{file}": text for file, text in sources.items()}
     seen: dict[str, str] = {}
-    for path in dict.fromkeys(path for row in ships for path in row.files):
+    for path in dict.fromkeys(path for shipped in ships for path in shipped.files):
         other = seen.setdefault(resource(path).lower(), path)
         if other != path:
             raise ConfigError(
@@ -289,16 +289,16 @@ def _versions_for(
             )
         lowest = ".".join(map(str, runtime.lowest[:2]))
         return ort_releases.SwiftPackageVersion(version=str(built), ios=lowest, macos="", exact=True)
-    row = ort_releases.SWIFT_PACKAGES.get(line)
+    package = ort_releases.SWIFT_PACKAGES.get(line)
     if given is not None and (not VERSION.fullmatch(given) or ort_releases.line_of(given) != line):
-        example = row.version if row else f"{line}.0"
+        example = package.version if package else f"{line}.0"
         raise ConfigError(
             f"{given!r} is no version of ONNX Runtime {line} in three parts",
             where="--onnxruntime",
             why=f"the bundle was made for release {line}, and other releases were not checked with it",
             remedy=f"write a version of that release as in {example}, or change ort_release and make the bundle again",
         )
-    if row is None and given is None:
+    if package is None and given is None:
         releases = ", ".join(str(release) for release in ort_releases.SWIFT_PACKAGES)
         raise ConfigError(
             f"no Swift package of ONNX Runtime {line} is known",
@@ -308,9 +308,9 @@ def _versions_for(
             "again; or name a "
             f"version that has been published since with --onnxruntime {line}.0",
         )
-    row = row or ort_releases.SWIFT_PACKAGES[max(ort_releases.SWIFT_PACKAGES)]
+    package = package or ort_releases.SWIFT_PACKAGES[max(ort_releases.SWIFT_PACKAGES)]
     exact = given or (release if release.count(".") == 2 else "")
-    return replace(row, version=exact or row.version, exact=bool(exact))
+    return replace(package, version=exact or package.version, exact=bool(exact))
 
 
 def _systems(

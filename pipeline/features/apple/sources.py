@@ -84,9 +84,9 @@ def swift_sources(
         sources[f"{name}.swift"] = render(
             "Sizes.swift",
             class_name=name,
-            classes=[by_class[swift_class(row.model, module)] for row in sizes],
+            classes=[by_class[swift_class(size.model, module)] for size in sizes],
             inputs=list(release_sizes.sized_inputs(sizes, SWIFT_WORDS | OWN_NAMES)),
-            names=[row.model for row in sizes],
+            names=[size.model for size in sizes],
             **common,
         )
     by_device = any(len(model["rows"]) > 1 for model in models)

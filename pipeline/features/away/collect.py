@@ -112,17 +112,17 @@ def collect(order: CollectOrder, progress: Progress) -> tuple[tuple[Collected, .
 
 def _folder_of(session: PackageSession) -> Path:
     """The job's folder that keeps the plan of a session's package, among those of this folder."""
-    found = sorted(Path("output").glob(f"*/{PACKAGES}/{session.package}.json"))
-    if len(found) != 1:
+    paths = sorted(Path("output").glob(f"*/{PACKAGES}/{session.package}.json"))
+    if len(paths) != 1:
         raise ConfigError(
-            "which job the session is of is not known" if not found else "several jobs made this package",
+            "which job the session is of is not known" if not paths else "several jobs made this package",
             where=session.files.where,
             why=f"no folder in output/ keeps a package {session.package[:12]}…"
-            if not found
-            else ", ".join(str(path.parent.parent) for path in found),
+            if not paths
+            else ", ".join(str(path.parent.parent) for path in paths),
             remedy="name the output folder of the config that was exported with --output",
         )
-    return found[0].parent.parent
+    return paths[0].parent.parent
 
 
 def _plan_of(session: PackageSession, folder: Path) -> KeptPlan:

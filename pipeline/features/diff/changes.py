@@ -98,7 +98,7 @@ def diff_graphs(before: FileGraph, after: FileGraph) -> GraphDiff:
     """What became of the first graph."""
     pairs = _pairs(before, after)
     regions = tuple(_regions(before, after, pairs))
-    lost_values = {name for gone, _, _ in regions for place in gone for name in before.nodes[place].outputs}
+    lost_values = {name for gone, _, _ in regions for index in gone for name in before.nodes[index].outputs}
     changed = []
     for a, b in pairs.items():
         what = tuple(_differences(before, after, before.nodes[a], after.nodes[b], lost_values))
@@ -117,24 +117,24 @@ def _pairs(before: FileGraph, after: FileGraph) -> Pairs:
     keys: tuple[Callable[[int, GraphNode, int], object], ...] = (
         lambda _side, node, _place: (node.operator, node.outputs),
         lambda _side, node, _place: (node.operator, node.outputs[:1]),
-        lambda side, _node, place: history[side][place],
+        lambda side, _node, index: history[side][index],
     )
     for key in keys:
         free = counting.grouped(
-            (key(1, node, place), place) for place, node in enumerate(after.nodes) if place not in taken
+            (key(1, node, index), index) for index, node in enumerate(after.nodes) if index not in taken
         )
-        for place, node in enumerate(before.nodes):
-            alike = free.get(key(0, node, place)) if place not in pairs else None
+        for index, node in enumerate(before.nodes):
+            alike = free.get(key(0, node, index)) if index not in pairs else None
             if alike:
-                pairs[place] = alike.pop(0)
-                taken.add(pairs[place])
+                pairs[index] = alike.pop(0)
+                taken.add(pairs[index])
     return dict(sorted(pairs.items()))
 
 
 def _histories(graph: FileGraph) -> dict[int, int]:
     """For each node a number of all that leads to it: equal for equal graphs, whatever their values are called."""
     hashes: dict[int, int] = {}
-    inputs = {name: place for place, name in enumerate(graph.inputs)}
+    inputs = {name: index for index, name in enumerate(graph.inputs)}
 
     def number(name: str) -> object:
         producer = graph.producers.get(name)
@@ -142,15 +142,15 @@ def _histories(graph: FileGraph) -> dict[int, int]:
             return graph.constants.get(name, inputs.get(name, name))
         return hashes[producer], graph.nodes[producer].outputs.index(name)
 
-    stack = [(place, False) for place in reversed(range(len(graph.nodes)))]
+    stack = [(index, False) for index in reversed(range(len(graph.nodes)))]
     while stack:
-        place, ready = stack.pop()
-        node = graph.nodes[place]
+        index, ready = stack.pop()
+        node = graph.nodes[index]
         if ready:
-            hashes[place] = hash((node.operator, tuple(sorted(node.attributes.items())), *map(number, node.inputs)))
-        elif place not in hashes:
-            hashes[place] = 0  # a hostile graph may go in circles
-            stack.append((place, True))
+            hashes[index] = hash((node.operator, tuple(sorted(node.attributes.items())), *map(number, node.inputs)))
+        elif index not in hashes:
+            hashes[index] = 0  # a hostile graph may go in circles
+            stack.append((index, True))
             feeding = (graph.producers[name] for name in node.inputs if name in graph.producers)
             stack.extend((producer, False) for producer in feeding if producer not in hashes)
     return hashes
@@ -184,9 +184,9 @@ def _differences(before: FileGraph, after: FileGraph, a: GraphNode, b: GraphNode
 def _regions(before: FileGraph, after: FileGraph, pairs: Pairs) -> Iterator[ChangedRegion]:
     """Regions in the order of the first nodes that are gone, then those that are all new."""
     matched = set(pairs.values())
-    gone = [place for place in range(len(before.nodes)) if place not in pairs]
-    new = [place for place in range(len(after.nodes)) if place not in matched]
-    members = [(0, place) for place in gone] + [(1, place) for place in new]
+    gone = [index for index in range(len(before.nodes)) if index not in pairs]
+    new = [index for index in range(len(after.nodes)) if index not in matched]
+    members = [(0, index) for index in gone] + [(1, index) for index in new]
     root = {member: member for member in members}
 
     def find(member: tuple[int, int]) -> tuple[int, int]:
@@ -197,25 +197,25 @@ def _regions(before: FileGraph, after: FileGraph, pairs: Pairs) -> Iterator[Chan
     sides = (before, after)
     for side, graph in enumerate(sides):
         other = sides[1 - side]
-        for place in (gone, new)[side]:
-            for name in graph.nodes[place].inputs:
+        for index in (gone, new)[side]:
+            for name in graph.nodes[index].inputs:
                 producer = (side, graph.producers.get(name, -1))
                 if producer in root and not other.has(name):
-                    root[find((side, place))] = find(producer)
-    givers = {name: (1, place) for place in new for name in after.nodes[place].outputs if name}
-    for place in gone:
-        for name in before.nodes[place].outputs:
+                    root[find((side, index))] = find(producer)
+    givers = {name: (1, index) for index in new for name in after.nodes[index].outputs if name}
+    for index in gone:
+        for name in before.nodes[index].outputs:
             if name in givers:
-                root[find((0, place))] = find(givers[name])
+                root[find((0, index))] = find(givers[name])
     for group in counting.grouped((find(member), member) for member in members).values():
-        old, fresh = (tuple(place for side, place in group if side == wanted_side) for wanted_side in (0, 1))
+        old, fresh = (tuple(index for side, index in group if side == wanted_side) for wanted_side in (0, 1))
         yield old, fresh, tuple(_makers(before, after, old, fresh))
 
 
 def _makers(before: FileGraph, after: FileGraph, gone: Sequence[int], new: Sequence[int]) -> Iterator[str]:
     """The optimizers that a region shows, with their levels."""
-    old = Counter(before.nodes[place].operator for place in gone)
-    fresh = Counter(after.nodes[place].operator for place in new)
+    old = Counter(before.nodes[index].operator for index in gone)
+    fresh = Counter(after.nodes[index].operator for index in new)
     lost, gained = old - fresh, fresh - old
     for text, (groups, makes, keeps) in OPTIMIZERS.items() if new else ():
         fits = all(_any_of(group, lost) for group in groups) and (not makes or _any_of(makes, gained))
@@ -233,7 +233,7 @@ def _removers(before: FileGraph, after: FileGraph, gone: Sequence[int]) -> Itera
     left = list(gone)
     for text, (groups, makes, keeps) in OPTIMIZERS.items():
         if groups and not makes and not keeps:
-            kept = [place for place in left if before.nodes[place].operator not in groups[0]]
+            kept = [index for index in left if before.nodes[index].operator not in groups[0]]
             if len(kept) < len(left):
                 yield text
             left = kept
@@ -242,13 +242,13 @@ def _removers(before: FileGraph, after: FileGraph, gone: Sequence[int]) -> Itera
         """Whether a node that stays does the same with the same inputs."""
         return any(
             (other.operator, other.inputs, other.attributes) == (node.operator, node.inputs, node.attributes)
-            for place, other in enumerate(before.nodes)
-            if place not in gone
+            for index, other in enumerate(before.nodes)
+            if index not in gone
         )
 
-    if any(name in after.constants for place in left for name in before.nodes[place].outputs):
+    if any(name in after.constants for index in left for name in before.nodes[index].outputs):
         yield f"ConstantFolding ({Level.BASIC})"
-    elif left and all(has_twin(before.nodes[place]) for place in left):
+    elif left and all(has_twin(before.nodes[index]) for index in left):
         yield f"CommonSubexpressionElimination ({Level.BASIC})"
 
 

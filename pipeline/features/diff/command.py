@@ -61,7 +61,7 @@ def diff(a: str, b: str, svg: Path | None, outputs: Outputs) -> None:
             {"by": list(by), "gone": nodes(before, gone), "new": nodes(after, new)}
             for gone, new, by in change_set.regions
         ],
-        "changed": [{**nodes(before, [place])[0], "what": list(what)} for place, _, what in change_set.changed],
+        "changed": [{**nodes(before, [index])[0], "what": list(what)} for index, _, what in change_set.changed],
         "recorded": change_set.recorded,
     }
     outputs.finish(document, diff_parts(a, b, before, after, change_set))
@@ -93,8 +93,8 @@ def diff_parts(
         yield wording.Line("no node differs")
     alike = Counter(
         (
-            _operators(before.nodes[place].operator for place in gone),
-            _operators(after.nodes[place].operator for place in new),
+            _operators(before.nodes[index].operator for index in gone),
+            _operators(after.nodes[index].operator for index in new),
             ", ".join(by) or "-",
         )
         for gone, new, by in change_set.regions
@@ -105,8 +105,8 @@ def diff_parts(
         yield from _more(len(alike))
     if change_set.changed:
         changes = tuple(
-            (before.nodes[place].label, before.nodes[place].operator, "; ".join(what))
-            for place, _, what in change_set.changed[:MOST_ROWS]
+            (before.nodes[index].label, before.nodes[index].operator, "; ".join(what))
+            for index, _, what in change_set.changed[:MOST_ROWS]
         )
         yield wording.Listing(title="", head=("changed", "operator", "what"), rows=changes)
         yield from _more(len(change_set.changed))

@@ -44,14 +44,14 @@ def draw_diff(before: FileGraph, after: FileGraph, change_set: GraphDiff, titles
         (
             before,
             "gone",
-            {place: n for n, (gone, _, _) in regions.items() for place in gone},
-            {place: what for place, _, what in change_set.changed},
+            {index: n for n, (gone, _, _) in regions.items() for index in gone},
+            {index: what for index, _, what in change_set.changed},
         ),
         (
             after,
             "new",
-            {place: n for n, (_, new, _) in regions.items() for place in new},
-            {place: what for _, place, what in change_set.changed},
+            {index: n for n, (_, new, _) in regions.items() for index in new},
+            {index: what for _, index, what in change_set.changed},
         ),
     )
     makers = {number: ", ".join(name.partition(" ")[0] for name in by) for number, (_, _, by) in regions.items()}
@@ -89,29 +89,29 @@ def _side(
     makers: Mapping[int, str],
     left: float,
 ) -> _Side:
-    kinds = [numbers.get(place, CHANGED if place in changes else SAME) for place in range(len(graph.nodes))]
+    kinds = [numbers.get(index, CHANGED if index in changes else SAME) for index in range(len(graph.nodes))]
     if len(graph.nodes) > MOST_NODES:
         boxes_of_nodes, edges = node_placement.collapse(kinds, graph.edges)
         groups = [nodes for _, nodes in boxes_of_nodes]
     else:
-        groups, edges = [(place,) for place in range(len(graph.nodes))], tuple(graph.edges)
+        groups, edges = [(index,) for index in range(len(graph.nodes))], tuple(graph.edges)
     if len(groups) > MOST_BOXES:
         text = f'<text class="facts" x="{left:.0f}" y="{HEAD}">{len(groups)} boxes: too many to draw</text>'
         return _Side([text], 300, 20)
     boxes = []
     for nodes in groups:
         kind = kinds[nodes[0]]
-        operators = Counter(graph.nodes[place].operator for place in nodes)
+        operators = Counter(graph.nodes[index].operator for index in nodes)
         text = ", ".join(f"{name} {count}" if count > 1 else name for name, count in operators.most_common())
         label = graph.nodes[nodes[0]].label if len(nodes) == 1 else counting.counted(len(nodes), "node")
-        why = "; ".join(what for place in nodes for what in changes.get(place, ()))
+        why = "; ".join(what for index in nodes for what in changes.get(index, ()))
         why = f"{kind} {makers[kind]}".rstrip() if kind in makers else why
         shown = style if kind in makers else "changed" if kind == CHANGED else "same"
         # The CSS class, two lines, and what a pointer on it shows
         boxes.append((shown, _cut(text), _cut(why or label), " · ".join(filter(None, (text, label, why)))))
     widths = {
-        place: max(node_placement.CHARACTER * len(head), node_placement.SMALL * len(line), 40.0) + 20.0
-        for place, (_, head, line, _) in enumerate(boxes)
+        index: max(node_placement.CHARACTER * len(head), node_placement.SMALL * len(line), 40.0) + 20.0
+        for index, (_, head, line, _) in enumerate(boxes)
     }
     places, ways = node_placement.lay_out(widths, edges)
     low, high, layers = node_placement.extent(places, ways, widths)

@@ -53,7 +53,7 @@ class FileGraph:
     @cached_property
     def producers(self) -> dict[str, int]:
         """The place of the node that gives each value."""
-        return {name: place for place, node in enumerate(self.nodes) for name in node.outputs if name}
+        return {name: index for index, node in enumerate(self.nodes) for name in node.outputs if name}
 
     @cached_property
     def edges(self) -> list[tuple[int, int]]:
@@ -61,10 +61,10 @@ class FileGraph:
         produced = self.producers
         return list(
             dict.fromkeys(
-                (produced[name], place)
-                for place, node in enumerate(self.nodes)
+                (produced[name], index)
+                for index, node in enumerate(self.nodes)
                 for name in node.inputs
-                if produced.get(name, place) != place
+                if produced.get(name, index) != index
             )
         )
 
@@ -109,8 +109,8 @@ def _flat(body: FileGraph, recorded: tuple[str, ...] = ()) -> FileGraph:
         for node in body.nodes:
             inputs, outputs = (tuple(names.get(name, name) for name in side) for side in (node.inputs, node.outputs))
             nodes.append(node._replace(inputs=inputs, outputs=outputs, bodies=()))
-            for place, graph in enumerate(node.bodies):
-                add(graph, names, f"{next(filter(None, outputs), node.name)}/{place}/")
+            for index, graph in enumerate(node.bodies):
+                add(graph, names, f"{next(filter(None, outputs), node.name)}/{index}/")
 
     add(body, {}, "")
     return FileGraph(tuple(_ordered(nodes, body.outputs)), constants, body.inputs, body.outputs, recorded)
@@ -120,19 +120,19 @@ def _ordered(nodes: Sequence[GraphNode], outputs: Iterable[str]) -> list[GraphNo
     """Producers first, depth first from the outputs: onnxruntime writes nodes of layout level in an order that changes
     from run to run. What gives no output, as in bodies, comes last in the order of the file.
     """
-    producers = {name: place for place, node in enumerate(nodes) for name in node.outputs if name}
+    producers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
     ends = [producers[name] for name in outputs if name in producers]
-    stack = [(place, False) for place in reversed(dict.fromkeys((*ends, *range(len(nodes)))))]
+    stack = [(index, False) for index in reversed(dict.fromkeys((*ends, *range(len(nodes)))))]
     seen: set[int] = set()
     order: list[GraphNode] = []
     while stack:
-        place, ready = stack.pop()
+        index, ready = stack.pop()
         if ready:
-            order.append(nodes[place])
-        elif place not in seen:
-            seen.add(place)
-            stack.append((place, True))
-            feeding = [producers[name] for name in nodes[place].inputs if name in producers]
+            order.append(nodes[index])
+        elif index not in seen:
+            seen.add(index)
+            stack.append((index, True))
+            feeding = [producers[name] for name in nodes[index].inputs if name in producers]
             stack.extend((producer, False) for producer in reversed(feeding) if producer not in seen)
     return order
 
@@ -169,9 +169,9 @@ def _of_ort(graph: ort_format.OrtGraph, path: Path) -> FileGraph:
                 node.inputs,
                 node.outputs,
                 {
-                    name: text(entry.value)
-                    for name, entry in node.attributes.items()
-                    if entry.type not in (ort_format.GRAPH, ort_format.GRAPHS)
+                    name: text(attribute.value)
+                    for name, attribute in node.attributes.items()
+                    if attribute.type not in (ort_format.GRAPH, ort_format.GRAPHS)
                 },
                 tuple(_of_ort(inner, path) for inner in node.subgraphs()),
             )
@@ -221,16 +221,20 @@ def _of_onnx(graph: "onnx.GraphProto", large: Mapping[str, str]) -> FileGraph:
     for node in graph.node:
         attributes: dict[str, str] = {}
         bodies: list[FileGraph] = []
-        for entry in node.attribute:
-            if entry.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
-                bodies += [_of_onnx(body, {}) for body in ([entry.g] if entry.HasField("g") else entry.graphs)]
-            elif entry.type == onnx.AttributeProto.TENSOR:
-                attributes[entry.name] = _tensor_text(entry.t)
+        for attribute in node.attribute:
+            if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+                bodies += [
+                    _of_onnx(body, {}) for body in ([attribute.g] if attribute.HasField("g") else attribute.graphs)
+                ]
+            elif attribute.type == onnx.AttributeProto.TENSOR:
+                attributes[attribute.name] = _tensor_text(attribute.t)
             else:
-                value = onnx.helper.get_attribute_value(entry)
-                if node.op_type == "Constant" and entry.name in kinds:  # as the initializer that a session makes of it
-                    value = _tensor_text(onnx.numpy_helper.from_array(np.asarray(value, kinds[entry.name])))
-                attributes[entry.name] = attribute_text(value)
+                value = onnx.helper.get_attribute_value(attribute)
+                if (
+                    node.op_type == "Constant" and attribute.name in kinds
+                ):  # as the initializer that a session makes of it
+                    value = _tensor_text(onnx.numpy_helper.from_array(np.asarray(value, kinds[attribute.name])))
+                attributes[attribute.name] = attribute_text(value)
         if node.op_type == "Constant" and attributes and not bodies and len(node.output) == 1:
             constants[node.output[0]] = attributes[node.attribute[0].name]
         else:

@@ -188,7 +188,7 @@ def examine(model: ExaminedModel, settings: tuple[claim_answer.Settings, ...]) -
         level = max((levels.get(name, 0) for name in node.inputs), default=0) + (node.op_type in HEAVY)
         heavy[level] += node.op_type in HEAVY
         levels.update(dict.fromkeys(node.outputs, level))
-    asked = (judge.PartitionRequest(source=source, settings=row, likely=True) for row in settings)
+    asked = (judge.PartitionRequest(source=source, settings=setting, likely=True) for setting in settings)
     return replace(
         model,
         operators=dict(Counter(node.op_type for node in graph.nodes.values()).most_common()),
@@ -567,7 +567,11 @@ def _overridable(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
 def _providers(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     """Every provider of the library that claims something; a model that runs on one is also tried on the CPU."""
     library = model.usual.available_providers
-    there = [name for name, row in runner_providers.PROVIDERS.items() if row.ort_name in library and not row.fallback]
+    there = [
+        name
+        for name, provider in runner_providers.PROVIDERS.items()
+        if provider.ort_name in library and not provider.fallback
+    ]
     refused = [name for name in there if (answer := model.answers.get(name)) and (answer.error or not answer.claimed)]
     remedies = [
         remedy for name in there if name not in refused and name != model.start.provider for remedy in _on(name, model)
@@ -668,8 +672,8 @@ def _first_run(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
 
 
 def _check(name: str, title: str, how: str, source: str, propose: Propose) -> tuple[DoctorFinding, Propose]:
-    row = DoctorFinding(code=name, title=title, how=how, source=source, outcome=Outcome.UNTESTED)
-    return row, propose
+    finding = DoctorFinding(code=name, title=title, how=how, source=source, outcome=Outcome.UNTESTED)
+    return finding, propose
 
 
 CHECKS = (

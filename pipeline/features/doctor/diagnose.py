@@ -204,7 +204,7 @@ class ModelOnDevice:
     def setting(self, remedy: Remedy) -> MeasuredRemedy:
         """A remedy with how it is set, before it is measured."""
         options, name = remedy.options(self.start), self.model.name
-        before, after = (app_code.code_for(self.facts.platform, each, name) for each in (self.start, options))
+        before, after = (app_code.code_for(self.facts.platform, candidate, name) for candidate in (self.start, options))
         language = next(iter(after))
         lines, commands = [], []  # of a config, and what makes the file
         changed = name  # what the next command takes
@@ -363,7 +363,7 @@ class ModelOnDevice:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{_toml(key)} = {_toml(nested)}" for key, nested in value.items()) + " }"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(map(_toml, value))}]"
     return msgspec.json.encode(value).decode()
@@ -453,10 +453,14 @@ def _diagnosed(
     release = ".".join(usual.ort_version.split(".")[:2])
     options = (
         RunOptions(provider=name)
-        for name, row in runner_providers.PROVIDERS.items()
-        if row.ort_name in usual.available_providers
+        for name, provider in runner_providers.PROVIDERS.items()
+        if provider.ort_name in usual.available_providers
     )
-    settings = tuple(row for each in options if (row := predicted.settings_of(each, subject.facts, release)))
+    settings = tuple(
+        claim_settings
+        for candidate in options
+        if (claim_settings := predicted.settings_of(candidate, subject.facts, release))
+    )
     model = ExaminedModel(
         path=path, start=subject.start, facts=subject.facts, usual=usual, profiled=profiled, sizes=order.dimensions
     )

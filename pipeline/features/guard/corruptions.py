@@ -26,7 +26,7 @@ def corrupted(values: Values) -> Iterator[tuple[str, Values]]:
     yield "one element off by the range", _changed(flat, int(np.abs(flat).argmax()), flat[np.abs(flat).argmax()] - span)
 
 
-def _changed(flat: Values, place: int, value: float) -> Values:
+def _changed(flat: Values, offset: int, value: float) -> Values:
     changed = flat.copy()
-    changed[place] = value
+    changed[offset] = value
     return changed

@@ -49,12 +49,12 @@ def signed_list(
 
 def _rows(denied: Sequence[runner_options.Denied]) -> Iterator[str]:
     """Patterns of session options, chip and system; API levels; files; why. The CPU is never forbidden."""
-    for entry in denied:
-        if not entry.options.on_cpu:
-            way, level = run_options.options_name(entry.options), entry.devices.api_level
+    for denial in denied:
+        if not denial.options.on_cpu:
+            way, level = run_options.options_name(denial.options), denial.devices.api_level
             levels = (str(level), str(level)) if level else ("0", str(HIGHEST_LEVEL))
-            why = f"{entry.kind.value}: {entry.message}"[:100]
-            yield "\t".join(map(_plain, (way, f"*{entry.devices.chip}", "*", *levels, "*", why)))
+            why = f"{denial.kind.value}: {denial.message}"[:100]
+            yield "\t".join(map(_plain, (way, f"*{denial.devices.chip}", "*", *levels, "*", why)))
 
 
 def _plain(text: str) -> str:

@@ -182,12 +182,12 @@ def _judged(order: Order, candidate: Candidate) -> tuple[str, guard_sample.Trial
         return "no output of real numbers is compared", None
     kept = {name: sketch_of(values) for name, values in wanted.items()}
     limits = []
-    for found in measured:
-        for options in found.file.runs:
-            least = tuple(found.limit(options, name, kept[name]) for name in wanted)
+    for measurement in measured:
+        for options in measurement.file.runs:
+            least = tuple(measurement.limit(options, name, kept[name]) for name in wanted)
             way = run_options.options_name(options)
-            limits.append(guard_sample.WayLimits(digests=found.file.digests, way=way, decibels=least))
-    laxest = {name: min(row.decibels[place] for row in limits) for place, name in enumerate(wanted)}
+            limits.append(guard_sample.WayLimits(digests=measurement.file.digests, way=way, decibels=least))
+    laxest = {name: min(limit.decibels[index] for limit in limits) for index, name in enumerate(wanted)}
     for name, values in wanted.items():
         for corruption, corrupted in corruptions.corrupted(values):
             if decibels(kept[name], corrupted) >= laxest[name]:

@@ -49,7 +49,7 @@ def decibels(kept: Sketch, values: Values) -> float:
     if values.size != kept.count or not np.isfinite(values).all():
         return LEAST_DECIBELS
     pairs = zip(kept.sums, _sums(_taken(values, kept.step)), strict=True)
-    noise = sum((kept_sum - found) ** 2 for kept_sum, found in pairs) / SUMS
+    noise = sum((kept_sum - other_sum) ** 2 for kept_sum, other_sum in pairs) / SUMS
     if not kept.energy:
         return LEAST_DECIBELS if noise else MOST_DECIBELS
     return float(min(MOST_DECIBELS, 10 * np.log10(kept.energy / noise))) if noise else MOST_DECIBELS
@@ -77,5 +77,5 @@ def _sums(taken: Any) -> tuple[float, ...]:
     import numpy as np
 
     bits = mixed(taken.size)
-    signs = ((bits >> np.uint64(place)) & np.uint64(1) for place in range(SUMS))
+    signs = ((bits >> np.uint64(bit)) & np.uint64(1) for bit in range(SUMS))
     return tuple(float(np.where(sign == 0, taken, -taken).sum()) for sign in signs)

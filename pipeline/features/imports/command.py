@@ -61,15 +61,15 @@ def _parts(report: "ImportReport", output: Path) -> "Iterator[wording.Part]":
 
     rows = tuple(
         (
-            row.inputs,
-            ", ".join(f"{name}={size}" for name, size in row.sizes.items()) or wording.DASH,
-            f"the framework refuses them: {row.refused}" if row.refused else _outputs(row.checks),
+            comparison.inputs,
+            ", ".join(f"{name}={size}" for name, size in comparison.sizes.items()) or wording.DASH,
+            f"the framework refuses them: {comparison.refused}" if comparison.refused else _outputs(comparison.checks),
         )
-        for row in report.compared
+        for comparison in report.compared
     )
     if rows:
         yield wording.Listing(title="", head=("inputs", "sizes", "outputs"), rows=rows)
-        judged = [row.checks for row in report.compared if not row.refused]
+        judged = [comparison.checks for comparison in report.compared if not comparison.refused]
         passed = sum(all(check.passed for check in checks) for checks in judged)
         unknown = sum(output_compare.sound(checks) and any(check.unknown for check in checks) for checks in judged)
         tail = f", {unknown} not judged" if unknown else ""

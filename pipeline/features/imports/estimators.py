@@ -294,32 +294,32 @@ def register_boosted(model: Any) -> None:
     """
     parts = [model, *(model.get_params(deep=True).values() if hasattr(model, "get_params") else ())]
     kinds = {
-        getattr(sys.modules[row.module], row.name): row
-        for row in BOOSTED
-        if row.module in sys.modules and hasattr(sys.modules[row.module], row.name)
+        getattr(sys.modules[boosted.module], boosted.name): boosted
+        for boosted in BOOSTED
+        if boosted.module in sys.modules and hasattr(sys.modules[boosted.module], boosted.name)
     }
     needed = {type(part): kinds[type(part)] for part in parts if type(part) in kinds}
-    converters = {kind: converter_of(row) for kind, row in needed.items()}
+    converters = {kind: converter_of(boosted) for kind, boosted in needed.items()}
     if not needed:
         return
     from skl2onnx import update_registered_converter
     from skl2onnx.common import shape_calculator
 
-    for kind, row in needed.items():
-        options = {"zipmap": [True, False, "columns"], "nocl": [True, False]} if row.classifies else None
-        task = "classifier" if row.classifies else "regressor"
+    for kind, boosted in needed.items():
+        options = {"zipmap": [True, False, "columns"], "nocl": [True, False]} if boosted.classifies else None
+        task = "classifier" if boosted.classifies else "regressor"
         shapes = getattr(shape_calculator, f"calculate_linear_{task}_output_shapes")
-        update_registered_converter(kind, row.alias, shapes, converters[kind], options=options)
+        update_registered_converter(kind, boosted.alias, shapes, converters[kind], options=options)
 
 
-def converter_of(row: Boosted) -> Callable[..., None]:
+def converter_of(boosted: Boosted) -> Callable[..., None]:
     """Onnxmltools' converter of an estimator; MissingError where it is not installed."""
-    module, _, name = row.converter.partition(":")
+    module, _, name = boosted.converter.partition(":")
     try:
         convert: Callable[..., None] = getattr(importlib.import_module(module), name)
     except ImportError as error:
         raise MissingError(
-            f"{row.name} needs the package onnxmltools",
+            f"{boosted.name} needs the package onnxmltools",
             why=str(error)[:200],
             remedy=core_errors.install_extra("boosting"),
         ) from error
@@ -359,14 +359,14 @@ def excused(
     import numpy as np
 
     nudged: list[list[Array]] = []
-    for place, (check, wanted, array) in enumerate(zip(checks, expected, given, strict=False)):
+    for index, (check, wanted, array) in enumerate(zip(checks, expected, given, strict=False)):
         if not check.failed or array.shape != wanted.shape or not wanted.ndim:
             yield check
             continue
         left = differing(wanted, array, check.limit)
         of, reasons, few = f"of {len(left)} samples", [], True
         if (
-            place == 0
+            index == 0
             and trained.classes is not None
             and (tied := left & _ties(expected, array, trained.classes)).any()
         ):
@@ -374,7 +374,7 @@ def excused(
             left &= ~tied
         if left.any():
             nudged = nudged or [trained.run(arrays) for arrays in nudges(inputs)]
-            steep = left & np.logical_or.reduce([differing(wanted, other[place], check.limit) for other in nudged])
+            steep = left & np.logical_or.reduce([differing(wanted, other[index], check.limit) for other in nudged])
             reasons.append(f"{steep.sum()} {of} are unsteady: a rounding error of theirs changes the answer as much")
             left &= ~steep
             few = 2 * int(steep.sum()) <= len(steep)
@@ -403,12 +403,12 @@ def _ties(expected: Sequence["Array"], given: "Array", classes: "Array | None") 
     probabilities = np.stack(expected[1:], 1) if len(expected) > 2 else expected[-1]
     if classes is None or probabilities.shape != (len(labels), len(classes)):
         return np.zeros(len(labels), bool)
-    of_each = {name: probabilities[:, place] for place, name in enumerate(classes.tolist())}
+    of_each = {name: probabilities[:, index] for index, name in enumerate(classes.tolist())}
     pairs = enumerate(zip(labels.tolist(), given.tolist(), strict=True))
     return np.array(
         [
-            wanted in of_each and other in of_each and abs(of_each[wanted][row] - of_each[other][row]) <= TIE
-            for row, (wanted, other) in pairs
+            wanted in of_each and other in of_each and abs(of_each[wanted][sample] - of_each[other][sample]) <= TIE
+            for sample, (wanted, other) in pairs
         ]
     )
 

@@ -99,8 +99,8 @@ def open_source(source: str) -> Trained:
             remedy="name MODULE:FUNCTION, or a file: .pt2, .tflite, .keras, .h5, a SavedModel folder",
         )
     ending = SAVED_MODEL if (path / SAVED_MODEL).is_file() else path.suffix.lower()
-    row = next((row for row in FRAMEWORKS if ending in row.files), None)
-    if row is None:
+    framework = next((framework for framework in FRAMEWORKS if ending in framework.files), None)
+    if framework is None:
         pickled = ending in (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".bin")
         why = (
             "such files are programs of their own: to read one is to run it"
@@ -113,14 +113,14 @@ def open_source(source: str) -> Trained:
             why=why,
             remedy="write a function that gives the model with example inputs, and name MODULE:FUNCTION",
         )
-    row.need(source)
+    framework.need(source)
     try:
-        return row.open(path, (), {"signature": signature} if signature else {})
+        return framework.open(path, (), {"signature": signature} if signature else {})
     except (ConfigError, ModelError):
         raise
     except Exception as error:
         again = LOAD_IT if has_code(path) else "save it again with the installed release"
-        what, remedy = _or_gpu(error, f"{row.title} cannot read the file", again)
+        what, remedy = _or_gpu(error, f"{framework.title} cannot read the file", again)
         raise ModelError(what, where=source, why=said(error), remedy=remedy) from error
 
 
@@ -165,8 +165,8 @@ def _of_function(source: str) -> Trained:
             "the function gives no model", where=source, why=f"it gave {type(answer).__name__}", remedy=shape
         )
     model, example, options = (*answer, {})[:3]
-    row = next((row for row in FRAMEWORKS if row.has(model)), None)
-    if row is None:
+    chosen = next((framework for framework in FRAMEWORKS if framework.has(model)), None)
+    if chosen is None:
         booster = type(model).__name__ == "Booster"
         raise ConfigError(
             "the function gives no model of a known framework",
@@ -174,10 +174,10 @@ def _of_function(source: str) -> Trained:
             why=f"it gave {type(model).__module__}.{type(model).__name__}",
             remedy="give the estimator, such as LGBMClassifier or XGBRegressor" if booster else shape,
         )
-    row.need(source)
+    chosen.need(source)
     parts = example if isinstance(example, (tuple, list)) else (example,)
     try:
-        return row.open(model, tuple(parts), options)
+        return chosen.open(model, tuple(parts), options)
     except ConfigError as error:
         error.at(source)
         raise
@@ -473,7 +473,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def failed(self) -> list[tuple[ComparedInputs, OutputCheck]]:
         """The outputs that were shown to be wrong."""
-        return [(row, check) for row in self.compared for check in row.checks if check.failed]
+        return [(comparison, check) for comparison in self.compared for check in comparison.checks if check.failed]
 
 
 def import_source(source: str, destination: Path, *, opset: int | None = None, check: bool = True) -> ImportReport:
@@ -505,7 +505,9 @@ def make_model(source: str, destination: Path) -> None:
 def refuse_failed(report: ImportReport) -> None:
     """CheckFailed for outputs that are not those of the framework."""
     if report.failed:
-        why = "; ".join(f"{row.inputs}, output {check.output!r}: {check.reason}" for row, check in report.failed)
+        why = "; ".join(
+            f"{comparison.inputs}, output {check.output!r}: {check.reason}" for comparison, check in report.failed
+        )
         rounded = "keep 64 bits by initial_types, where the estimator has such a form, or scale the inputs"
         fixed = "look for code that depends on values or sizes, which an export fixes"
         raise CheckFailed(
@@ -538,7 +540,7 @@ def do_import(source: str, file: str, *, opset: int | None, check: bool) -> Impo
     return ImportReport(
         source=source,
         framework=trained.title,
-        opset=next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0),
+        opset=next((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), 0),
         nodes=len(model.graph.node),
         size_bytes=target.stat().st_size,
         inputs=tuple(f"{info}" for info in signature.own_inputs(model)),

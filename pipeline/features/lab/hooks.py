@@ -122,7 +122,7 @@ def read_hooks(path: Path) -> Hooks:
         if hook is None:
             return None
         texts = [*hook.command, hook.url, *_texts(hook.json)]
-        unknown = [place for text in texts for place in PLACE.findall(text) if place not in places]
+        unknown = [placeholder for text in texts for placeholder in PLACE.findall(text) if placeholder not in places]
         why = ""
         if bool(hook.command) == bool(hook.url):
             why = "it needs either `command` or `url`"
@@ -133,7 +133,7 @@ def read_hooks(path: Path) -> Hooks:
         elif PLACE.search(urlsplit(hook.url).netloc):
             why = "a name in braces cannot stand for a server"
         elif unknown:
-            why = f"{{{unknown[0]}}} is none of {', '.join(f'{{{place}}}' for place in places)}"
+            why = f"{{{unknown[0]}}} is none of {', '.join(f'{{{placeholder}}}' for placeholder in places)}"
         if why:
             raise ConfigError(f"[{name}] cannot be called", where=str(path), why=why, remedy=remedy)
         token = hook.token_file and str(path.parent / hook.token_file)
@@ -176,7 +176,7 @@ def call(hook: Hook, name: str, reservation: Reservation) -> None:
         )
 
     def filled(text: str, escape: Callable[[str], str] = str) -> str:
-        return PLACE.sub(lambda place: escape(values[place[1]]), text)
+        return PLACE.sub(lambda match: escape(values[match[1]]), text)
 
     if hook.command:
         with runner_files.scratch_folder(WORK_PREFIX) as folder:

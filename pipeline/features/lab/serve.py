@@ -210,16 +210,16 @@ def _progress(shelf: Shelf, *, campaign: str) -> CampaignProgress:
 
 def _progress_page(shelf: Shelf, *, campaign: str) -> str:
     progress = _progress(shelf, campaign=campaign)
-    place = quote(progress.campaign, safe="")
+    quoted = quote(progress.campaign, safe="")
     rows = (
         (device.device, str(device.stored), str(device.failed), device.state or wording.DASH)
         for device in progress.devices
     )
     listing = wording.Listing(title="Devices", head=("Device", "Stored", "Failed", "State"), rows=tuple(rows))
-    links = (*LINKS, ("Report", f"/campaigns/{place}/report.html"))
+    links = (*LINKS, ("Report", f"/campaigns/{quoted}/report.html"))
     title = f"{progress.name} ({progress.campaign})"
     return html.render_listings(
-        title, (listing,), links, lines=(progress.line,), events=f"/api/campaigns/{place}/events"
+        title, (listing,), links, lines=(progress.line,), events=f"/api/campaigns/{quoted}/events"
     )
 
 
@@ -276,8 +276,8 @@ class ServedPage:
     def matched(self, path: str) -> dict[str, str] | None:
         """What `path` names, as it was sent: %2F is a part of an id, and no end of it. None where another page is."""
         # PostgreSQL takes no NUL in an id, not even to say that it is not there.
-        found = re.fullmatch(self.path.replace("{campaign}", "(?P<campaign>(?:(?!%00)[^/])+)"), path)
-        return found and {name: unquote(text) for name, text in found.groupdict().items()}
+        match = re.fullmatch(self.path.replace("{campaign}", "(?P<campaign>(?:(?!%00)[^/])+)"), path)
+        return match and {name: unquote(text) for name, text in match.groupdict().items()}
 
 
 def error_media(path: str) -> str:

@@ -40,12 +40,16 @@ def snippet(
     manifest = signature.verified_bundle(bundle, key)
     target_name = app_code.target_of(bundle, manifest, LANGUAGES[language].platforms, f"{language} apps", target)
     opened = openings(manifest.content, target_name, model)
-    contexts = [row for row in manifest.content.contexts if row.target == target_name and model in (None, row.model)]
+    contexts = [
+        context
+        for context in manifest.content.contexts
+        if context.target == target_name and model in (None, context.model)
+    ]
     names = {opening.model for opening in opened}
     sizes = release_sizes.sizes_of(manifest.content, target_name)
     sizes = [rows for rows in sizes if names.issuperset(row.model for row in rows)]
-    ships = [row for row in manifest.content.ships if row.target == target_name and row.model in names]
-    tested = sorted({(row.ort_release, row.platform) for row in ships})
+    ships = [shipped for shipped in manifest.content.ships if shipped.target == target_name and shipped.model in names]
+    tested = sorted({(shipped.ort_release, shipped.platform) for shipped in ships})
     others = [text for release, platform in tested for text in other_release(language, release, platform)]
     states = state_texts(table for table in manifest.content.models if table.model in names)
     code = str(code_for(language, opened, contexts, sizes, (*others, *states)))

@@ -272,14 +272,14 @@ def openings(content: bundle_manifest.Content, target: str, model: str | None) -
     opened: list[Opening] = []
     for name, rows in tables.items():
         if model in (None, name):
-            for place, number in enumerate(dict.fromkeys(row.ships for row in (rows[-1], *rows)), 1):
+            for position, number in enumerate(dict.fromkeys(row.ships for row in (rows[-1], *rows)), 1):
                 shipped = content.ships[number]
                 classes = [_class(row) for row in rows if row.ships == number] if len(rows) > 1 else []
                 weights = shipped.weights
                 opened.append(
                     Opening(
                         folder=folder,
-                        model=f"{name} {place}" if place > 1 else name,
+                        model=f"{name} {position}" if position > 1 else name,
                         file=shipped.file.rpartition("/")[2],
                         sha256=digests[shipped.file],
                         weights=(weights.rpartition("/")[2], digests[weights]) if weights else (),
@@ -337,8 +337,10 @@ def snippet(
             "plugin": plugin,
             "runtime": runtime,
             "sizes": bool(sizes),
-            "buffers": sorted({app_code.BUFFERS[row.dtype][0] for row in filled if row.dtype in app_code.BUFFERS}),
-            "weights": any(row.weights for row in opened),
+            "buffers": sorted(
+                {app_code.BUFFERS[tensor.dtype][0] for tensor in filled if tensor.dtype in app_code.BUFFERS}
+            ),
+            "weights": any(shipped.weights for shipped in opened),
         }
         support = source_code.render_source("pipeline.features.languages", kind.support, **values).stripped()
         lines += [support] if support else []
@@ -390,7 +392,7 @@ def lost(
     ]
     for opening in opened:
         if opening.contexts and not kind.contexts:
-            chips = ", ".join(row["chip"] for row in opening.contexts)
+            chips = ", ".join(context["chip"] for context in opening.contexts)
             texts.append(
                 f"{opening.model}: without what was compiled for the NPU of {chips}, which Kotlin (--for kotlin) and "
                 "the classes of `release android` open"

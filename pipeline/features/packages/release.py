@@ -154,11 +154,11 @@ def _proof(assembled: assemble.Assembled, manifest: bundle_manifest.Manifest) ->
         if target.platform is not configs.Platform.ANDROID:
             continue
         if target.name in proven:
-            for row in (row for proof in proofs for row in proof.undecided(target.name)):
-                finding = next(finding for finding in row.findings if finding.code not in library_proof.CLAIMS)
+            for proof_row in (proof_row for proof in proofs for proof_row in proof.undecided(target.name)):
+                finding = next(finding for finding in proof_row.findings if finding.code not in library_proof.CLAIMS)
                 yield _refused(
                     configs.Gate.PROOF,
-                    f"{target.name}: {row.model} {row.variant} ({row.run}) could not be judged",
+                    f"{target.name}: {proof_row.model} {proof_row.variant} ({proof_row.run}) could not be judged",
                     finding.text,
                     finding.remedy,
                 )

@@ -43,17 +43,17 @@ def read_side(text: str) -> report_model.CampaignReport:
 
     Raises ConfigError for what is nothing of these, and PipelineError for what is damaged or another release's.
     """
-    place, _, campaign = text.partition("#") if not Path(text).exists() else (text, "", "")
-    path, is_url = Path(place), "://" in place
+    location, _, campaign = text.partition("#") if not Path(text).exists() else (text, "", "")
+    path, is_url = Path(location), "://" in location
     if not is_url and not path.exists():
         raise ConfigError(
             "there is nothing to compare",
-            where=place,
+            where=location,
             why="no file or folder has this name",
             remedy="name results.json, results.sqlite, an output folder, a bundle of ort-mobile, or a database URL",
         )
     if is_url:
-        return _stored(None, place, campaign)
+        return _stored(None, location, campaign)
     if path.is_dir():
         if (path / bundle_manifest.MANIFEST_FILE).is_file():
             return _of_bundle(path)

@@ -181,8 +181,8 @@ def read_histories(text: str) -> tuple[History, ...]:
     `#NAME` behind it names other campaigns. Raises ConfigError where there are none, and PipelineError for a database
     that is damaged or a later release's.
     """
-    place, _, name = text.partition("#") if not Path(text).exists() else (text, "", "")
-    with _opened(place, name) as (store, title):
+    location, _, name = text.partition("#") if not Path(text).exists() else (text, "", "")
+    with _opened(location, name) as (store, title):
         campaigns = [
             campaign for campaign in store.campaigns(title) if not (campaign.document and campaign.document.searching)
         ]
@@ -197,19 +197,19 @@ def read_histories(text: str) -> tuple[History, ...]:
 
 
 @contextmanager
-def _opened(place: str, name: str) -> Iterator["tuple[Store, str]"]:
+def _opened(location: str, name: str) -> Iterator["tuple[Store, str]"]:
     """The open store and the name of the campaigns: that of the newest unless one is given."""
     from pipeline.campaign import store as campaign_store
     from pipeline.core import files as storage
     from pipeline.job import stored as job_stored
 
-    path, url = Path(place), place
+    path, url = Path(location), location
     folder = path if job_stored.has_campaigns(path) else None
-    if folder is None and "://" not in place:
+    if folder is None and "://" not in location:
         if not path.is_file():
             raise ConfigError(
                 "there is no history here",
-                where=place,
+                where=location,
                 why=f"there is no {storage.DATABASE} in it" if path.is_dir() else "no file or folder has this name",
                 remedy="name an output folder of `ort-mobile run`, its results.sqlite, or a database URL",
             )
@@ -264,13 +264,13 @@ def _measured(
             yield key, "a lab took the device out" if in_doubt else "its times are not a phone's"
         else:
             middle = statistics.median(medians_ns)
-            place = changed_facts.facts_of_place(planned.device, devices.get(planned.device), record.host)
+            device_facts = changed_facts.facts_of_place(planned.device, devices.get(planned.device), record.host)
             point = HistoryPoint(
                 campaign=campaign.id,
                 created_at=campaign.created_at,
                 median_ns=middle,
                 rounds=len(medians_ns),
                 sd=statistics.stdev(medians_ns) / middle if len(medians_ns) > 1 else 0.0,
-                facts={**changed_facts.facts_of_run(passed[0][0]), **place},
+                facts={**changed_facts.facts_of_run(passed[0][0]), **device_facts},
             )
             yield key, point

@@ -158,7 +158,7 @@ def headline(report: GateReport) -> str:
     rest = f"; {len(quiet)} not suspected by their history" if quiet else ""
     measured = len(report.rows) - len(quiet)
     if regressions:
-        worst = max(row.largest for row in regressions)
+        worst = max(regression.largest for regression in regressions)
         return f"Regression: {len(regressions)} of {measured} slower, by up to {worst - 1:.1%}{rest}"
     if suspected and not report.base:
         return f"{len(suspected)} of {len(report.histories)} histories look slower: measure base and candidate in pairs"

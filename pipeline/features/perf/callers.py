@@ -108,7 +108,7 @@ def measure_callers(
     results: dict[int, list[RunResult]] = {}
     with bench.progress.stage("callers", len(ways) * plan.measure.timed_rounds) as stage:
         for number in range(plan.measure.timed_rounds):
-            for place, (run, how, batch) in enumerate(ways):
+            for index, (run, how, batch) in enumerate(ways):
                 stage.at(run.variant)
                 spec = plan.spec(run, number)
                 # Callers come after a short timed loop; a batch is the size of the inputs' open first axis.
@@ -122,10 +122,10 @@ def measure_callers(
                     inputs=() if batch else spec.inputs,
                     dimensions={**named, **spec.dimensions, **batched},
                 )
-                if not any(result.failure for result in results.setdefault(place, [])):  # else it would fail again
-                    results[place].append(bench.devices[run.device].run(spec))
+                if not any(result.failure for result in results.setdefault(index, [])):  # else it would fail again
+                    results[index].append(bench.devices[run.device].run(spec))
                 stage.done()
-    rows = [_row(run, how, batch, results[place]) for place, (run, how, batch) in enumerate(ways)]
+    rows = [_row(run, how, batch, results[index]) for index, (run, how, batch) in enumerate(ways)]
     return _paying(rows) if batches else rows
 
 
@@ -169,8 +169,8 @@ def _row(
     )
     alike = [caller for _, concurrent in measured for caller in concurrent.callers[: how.callers]]
     others = {
-        Path(name).name: round(median(concurrent.callers[how.callers + place].median_ns for _, concurrent in measured))
-        for place, name in enumerate(how.beside)
+        Path(name).name: round(median(concurrent.callers[how.callers + index].median_ns for _, concurrent in measured))
+        for index, name in enumerate(how.beside)
     }
     return msgspec.structs.replace(
         bare,
@@ -201,11 +201,11 @@ def _rates(callers: Sequence[run_result.Caller], length_ns: int) -> Iterator[flo
 def _paying(rows: Sequence[CallersRow]) -> list[CallersRow]:
     """Marks for each file, run and number of callers the largest batch that still pays."""
     best: dict[tuple[str, str, int], int] = {}
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         key = (row.file, row.run, row.callers)
         if not row.failure and (key not in best or row.low > rows[best[key]].throughput * GAIN):
-            best[key] = place
-    return [msgspec.structs.replace(row, pays=place in best.values()) for place, row in enumerate(rows)]
+            best[key] = index
+    return [msgspec.structs.replace(row, pays=index in best.values()) for index, row in enumerate(rows)]
 
 
 def callers_parts(rows: Sequence[CallersRow]) -> "Iterator[wording.Part]":

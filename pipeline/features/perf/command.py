@@ -189,17 +189,19 @@ def perf(
             ]
         )
     if code := measured.exit_code:
-        without = [f"no profile of {row.name}, {row.run}: {row.failure}" for row in profiled if row.failure]
+        without = [
+            f"no profile of {profile.name}, {profile.run}: {profile.failure}" for profile in profiled if profile.failure
+        ]
         outputs.show_errors(
             [*sections.failed_lines(report), *(f"{note.title}: {note.text}" for note in failed), *without]
         )
     cli_run.show_denied(measured.denied)
     peaks = [(row.variant, row.memory_peak_bytes) for row in report.rows]
-    peaks += [(" beside ".join((row.file, *row.beside)), row.memory_bytes) for row in measured.callers]
+    peaks += [(" beside ".join((callers.file, *callers.beside)), callers.memory_bytes) for callers in measured.callers]
     ctx.exit(
         cli_outputs.end(
             fail_on,
-            [cli_outputs.Watched(place, measures={"memory": peak / 1e6}) for place, peak in peaks if peak],
+            [cli_outputs.Watched(name, measures={"memory": peak / 1e6}) for name, peak in peaks if peak],
             code,
         )
     )

@@ -62,20 +62,20 @@ class MeasuredFiles:
     @property
     def callers(self) -> list[CallersRow]:
         """Throughput by number of callers."""
-        return [row for row in self.others if isinstance(row, CallersRow)]
+        return [measurement for measurement in self.others if isinstance(measurement, CallersRow)]
 
     @property
     def streams(self) -> list[StreamRow]:
         """Runs of many steps with state."""
-        return [row for row in self.others if isinstance(row, StreamRow)]
+        return [measurement for measurement in self.others if isinstance(measurement, StreamRow)]
 
     @property
     def exit_code(self) -> core_errors.ExitCode:
         """1 where a file has no numbers of something that was asked for, 4 where a stream's outputs are wrong."""
         numbers = bool(self.report.rows or self.report.modes) and not self.report.failures
-        if not numbers or any(row.failure for row in (*self.others, *self.profiles)):
+        if not numbers or any(measurement.failure for measurement in (*self.others, *self.profiles)):
             return core_errors.ExitCode.SOME_FAILED
-        wrong = any(check.failed for row in self.streams for check in row.checks)
+        wrong = any(check.failed for stream in self.streams for check in stream.checks)
         return core_errors.ExitCode.CHECK_FAILED if wrong else core_errors.ExitCode.DONE
 
     @property

@@ -145,7 +145,8 @@ def _original(
             remedy="check --state, and give sizes with --dimension",
         ) from error
     first = (
-        data_files.write_tensor(Path(folder) / f"first_{number}.bin", *row) for number, row in enumerate(feeds.items())
+        data_files.write_tensor(Path(folder) / f"first_{number}.bin", *feed)
+        for number, feed in enumerate(feeds.items())
     )
     return OriginalStream(
         first=tuple(first),

@@ -140,12 +140,12 @@ def pilot_listing(answer: PilotAnswer) -> wording.Listing:
     )
     rows = (
         (
-            f"{row.percent:g} %",
-            "over 10,000" if row.rounds is None else str(row.rounds),
-            spell(row.pair_seconds),
-            spell(row.campaign_seconds),
+            f"{need.percent:g} %",
+            "over 10,000" if need.rounds is None else str(need.rounds),
+            spell(need.pair_seconds),
+            spell(need.campaign_seconds),
         )
-        for row in answer.needed
+        for need in answer.needed
     )
     return wording.Listing(
         title=title, head=("Difference", "Rounds", "Two variants", "Whole campaign"), rows=tuple(rows)

@@ -61,11 +61,11 @@ def effect(
     since, why = NEEDS[flag]
     early = api_level < since
     remedy = f"leave {flag.value} out below API level {since}" if early else f"leave {flag.value} out"
-    asked = [(row.partitions, row.relaxed, row.nchw, row.compiled_for) for row in (with_it, without_it)]
+    asked = [(calls.partitions, calls.relaxed, calls.nchw, calls.compiled_for) for calls in (with_it, without_it)]
     # Operations that compute something: transposes come and go with the layout.
     less, more = (
-        Counter(name for names in row.partitions for name in names if name != "TRANSPOSE")
-        for row in (with_it, without_it)
+        Counter(name for names in calls.partitions for name in names if name != "TRANSPOSE")
+        for calls in (with_it, without_it)
     )
     if asked[0] == asked[1]:
         # At a level at which it could do something, calls and the phone's devices may show why it did not.

@@ -94,7 +94,7 @@ def context_rows(
     with android_host_device.AndroidHost("android-host", library, order.phone(chip_contexts.CHIP_API_LEVEL)) as device:
         for context in contexts:
             name = core_variant.in_precision(context.model, context.variant.precision)
-            reference = next((row for row in manifest.references if row.model == name), None)
+            reference = next((reference for reference in manifest.references if reference.model == name), None)
             options = RunOptions(
                 provider=provider_rules.QNN,
                 provider_options={"soc_model": str(runner_providers.CHIPS[context.chip].soc_model)},
@@ -123,7 +123,7 @@ def context_rows(
             )
             yield library_proof.ProofRow(
                 targets=tuple(
-                    dict.fromkeys(row.target for row in manifest.content.contexts if row.file == context.file)
+                    dict.fromkeys(other.target for other in manifest.content.contexts if other.file == context.file)
                 ),
                 model=context.model,
                 variant=context.variant.name,

@@ -82,7 +82,7 @@ def expected_of(
 ) -> ExpectedOutputs:
     """What a bundle's artifact must give. `work` is a folder for raw tensors of this computer's own run."""
     name = core_variant.in_precision(shipped.model, shipped.variant.precision)
-    kept = next((row for row in manifest.references if row.model == name), None)
+    kept = next((reference for reference in manifest.references if reference.model == name), None)
     inputs = prove_plan.tensor_files(bundle, kept.inputs) if kept else ()
     if kept and kept.outputs:
         outputs = {

@@ -213,7 +213,7 @@ def _places(
         chosen = host_device.common_cpus(abi)
     trials, places = trials_of(ships, order), []
     for cpu in (host_device.find_processor(abi, name).cpu for name in chosen or usual):
-        rows = (row for row in trials if not (cpu and on_gpu(row)))
+        rows = (trial for trial in trials if not (cpu and on_gpu(trial)))
         places.append(ProofPlace(abi, deciding, [msgspec.structs.replace(row, abi=abi, cpu=cpu) for row in rows]))
     return places
 

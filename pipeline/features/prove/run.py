@@ -92,9 +92,9 @@ def prove_bundle(bundle: Path, order: prove_plan.ProofOrder, progress: Progress)
                 f"{library.release}: set `ort_release` of the target to what ships"
             )
     notes += [
-        f"{file} was compared with {row.origin}: the bundle keeps no reference of the original model"
-        for file, row in expected.items()
-        if row.origin and row.outputs is not None
+        f"{file} was compared with {expectation.origin}: the bundle keeps no reference of the original model"
+        for file, expectation in expected.items()
+        if expectation.origin and expectation.outputs is not None
     ]
     notes += _not_emulated(facts[core_abis.ARM64]) if order.cpus == ("all",) and core_abis.ARM64 in facts else ()
     return library_proof.LibraryProof(
@@ -133,17 +133,17 @@ def _not_emulated(library: ort_library.LibraryFacts) -> Iterator[str]:
     """Processors of phones that no run of `--cpu all` stood for, and what the library's code has for them."""
     lacking = [
         name
-        for name, row in host_device.CPUS.items()
-        if row.common and name not in host_device.common_cpus(core_abis.ARM64)
+        for name, cpu in host_device.CPUS.items()
+        if cpu.common and name not in host_device.common_cpus(core_abis.ARM64)
     ]
     if lacking:
         yield f"{', '.join(lacking)} was not run: this QEMU has no such core, and a newer one does"
     code = kernels.read_arm_code(Path(library.path).read_bytes())
-    asks = ", ".join(f"{row.source} {' '.join(row.bits)}".strip() for row in code.queries) or "nothing"
-    for row in code.extensions:
-        if row.extension == "sme2":
+    asks = ", ".join(f"{query.source} {' '.join(query.bits)}".strip() for query in code.queries) or "nothing"
+    for extension in code.extensions:
+        if extension.extension == "sme2":
             yield (
-                f"SME2 was not run, which no emulator has: {row.functions} functions of this library are for it, "
+                f"SME2 was not run, which no emulator has: {extension.functions} functions of this library are for it, "
                 f"and it asks {asks} of the processor"
             )
     yield "chips whose cores differ in extensions were not run: a run has cores of one kind"
@@ -192,11 +192,11 @@ class _Prover:
         findings = list(self._findings(device, trial, observed, calls))
         # What a GPU computes does not depend on the processor beside it: this computer's first look decides.
         first_look = self.deciding.isdisjoint(trial.targets) and not prove_plan.on_gpu(trial)
-        for place, finding in enumerate(findings):
+        for index, finding in enumerate(findings):
             if finding.severity is Severity.ERROR and (first_look or not trial.chosen):
                 # A way to run that the bundle does not advise keeps nothing from shipping.
                 parts = (finding.remedy,) if first_look else (finding.remedy, NOT_CHOSEN)
-                findings[place] = msgspec.structs.replace(
+                findings[index] = msgspec.structs.replace(
                     finding, severity=Severity.WARNING, remedy="; ".join(filter(None, parts))
                 )
         return msgspec.structs.replace(

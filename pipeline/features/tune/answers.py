@@ -217,13 +217,13 @@ def _choices(
             for answer in answers
             if answer.search.model == model and answer.variant
         }
-        cost = {(row.device, (row.variant, row.run)): row.ratio - 1 for row in costs if row.model == model}
+        cost = {(loss.device, (loss.variant, loss.run)): loss.ratio - 1 for loss in costs if loss.model == model}
         cost |= dict.fromkeys(won.items(), 0.0)
         classes: dict[campaign_tuned.TunedClass, list[str]] = {}
         for device in won:
             classes.setdefault(campaign_tuned.TunedClass.of(devices[device]), []).append(device)
         for configuration, members in cover(classes, set(won.values()), cost, share).items():
-            names = tuple(device for each in members for device in classes[each])
+            names = tuple(device for tuned_class in members for device in classes[tuned_class])
             worst = [cost.get((device, configuration)) for device in names]
             runs = (run for name in names for run in confirmed if run.names == (name, model, *configuration))
             yield campaign_tuned.ClassChoice(
@@ -253,7 +253,7 @@ def cover(
     chosen: dict[Configuration, list[campaign_tuned.TunedClass]] = {}
     while left:
         serves = {c: [kind for kind in left if of_class(kind, c) <= share] for c in candidates}
-        best = min(candidates, key=lambda c: (-len(serves[c]), sum(of_class(each, c) for each in serves[c]), c))
+        best = min(candidates, key=lambda c: (-len(serves[c]), sum(of_class(served, c) for served in serves[c]), c))
         if not serves[best]:
             kind = left[0]
             best = min(candidates, key=lambda c: (of_class(kind, c), c))

@@ -134,7 +134,7 @@ def _refusal(prepared: prepare.Prepared, config: Config, planned: campaign_plann
     """Why an artifact may not ship however fast it is: its outputs, or its accuracy; or ""."""
     if any(check.failed for check in prepared.checks.get(planned.variant, ())):
         return "it failed the numeric check on this computer"
-    accuracy = next((row for row in prepared.accuracy if row.variant == planned.variant), None)
+    accuracy = next((accuracy for accuracy in prepared.accuracy if accuracy.variant == planned.variant), None)
     return accuracy.refused(config.accuracy.max_drop) if accuracy else ""
 
 
@@ -161,13 +161,16 @@ def tune(job: job_run.CampaignJob, work: Path, progress: Progress) -> assemble.E
         inputs = {name: replace(inputs, labelled=None) for name, inputs in plan.inputs.items()}
         plan = replace(plan, inputs=inputs)
         left = _searched(job, plan, searches, bench)
-        tuned = [found_by(search, *place, left.get(place[0], "")) for place, search in searches.items()] + ended
+        tuned = [
+            found_by(search, *device_and_model, left.get(device_and_model[0], ""))
+            for device_and_model, search in searches.items()
+        ] + ended
 
         confirmed = _to_confirm(tuned, searches)
         lost = [
-            campaign_record.Skipped(device=row.device, model=row.model, what=row.reason)
-            for row in tuned
-            if not row.winner
+            campaign_record.Skipped(device=answer.device, model=answer.model, what=answer.reason)
+            for answer in tuned
+            if not answer.winner
         ]
         campaign = job.enter(
             bench.facts, confirmed, [*bench.unusable, *lost], tuned=tuple(tuned), placements=placements
@@ -216,13 +219,13 @@ def _to_confirm(
     """
     chosen: dict[str, campaign_planned.PlannedRun] = {}
     runs = {run.id: (run.model, run.run_name) for search in searches.values() for run in search.space.candidates}
-    winners = {(row.device, row.model): runs[row.winner] for row in tuned if row.winner}
-    for row in tuned:
-        if row.winner:
-            candidates = {run.id: run for run in searches[row.device, row.model].space.candidates}
+    winners = {(answer.device, answer.model): runs[answer.winner] for answer in tuned if answer.winner}
+    for answer in tuned:
+        if answer.winner:
+            candidates = {run.id: run for run in searches[answer.device, answer.model].space.candidates}
             by_run = {(run.model, run.run_name): name for name, run in candidates.items()}
             elsewhere = [by_run.get(run, "") for run in winners.values()]
-            for name in (row.ort_default, row.documented, *row.front, row.winner, *elsewhere):
+            for name in (answer.ort_default, answer.documented, *answer.front, answer.winner, *elsewhere):
                 if name in candidates:
                     chosen.setdefault(name, candidates[name])
     return list(chosen.values())

@@ -71,7 +71,7 @@ def listings(report: report_model.CampaignReport, brief: bool) -> Iterator[wordi
         rows=tuple(
             (
                 choice.model,
-                "; ".join(row.text for row in choice.classes),
+                "; ".join(tuned_class.text for tuned_class in choice.classes),
                 ", ".join(choice.devices),
                 choice.variant,
                 choice.run,
@@ -84,8 +84,15 @@ def listings(report: report_model.CampaignReport, brief: bool) -> Iterator[wordi
         title="Sharing a configuration",
         head=("Device", "Model", "Winner of", "Variant", "Run", "Relative to its own winner"),
         rows=tuple(
-            (row.device, row.model, row.winner_of, row.variant, row.run, ratio_text(row.ratio, row.low, row.high))
-            for row in report.tuned.costs
+            (
+                cost.device,
+                cost.model,
+                cost.winner_of,
+                cost.variant,
+                cost.run,
+                ratio_text(cost.ratio, cost.low, cost.high),
+            )
+            for cost in report.tuned.costs
         ),
     )
     yield from map(_reasons if brief else _fates, answers)
@@ -165,4 +172,4 @@ def counted_reasons(candidates: Iterable[campaign_tuned.TunedCandidate]) -> list
         bounds = [bound for span in spans if span for bound in span]
         widest = (min(bounds), max(bounds)) if bounds else None
         counted.append((campaign_tuned.Dropped(reason=reason, above=widest).text, len(spans)))
-    return sorted(counted, key=lambda row: -row[1])
+    return sorted(counted, key=lambda pair: -pair[1])

@@ -84,9 +84,9 @@ def searched_runs(
     lists |= {key: value for key in config_tables.SPACE_KEYS if (value := getattr(tune, key)) is not None}
     tables = []
     for run in (msgspec.structs.replace(table, provider=name) for table in runs for name in table.providers):
-        row = runner_providers.provider_named(str(run.provider))
-        fitting = {key: value for key, value in lists.items() if key != "flags" or row.has_flags}
-        wide = msgspec.structs.replace(run, options=GPU_OPTIONS) if row.gpu and not run.options else run
+        provider = runner_providers.provider_named(str(run.provider))
+        fitting = {key: value for key, value in lists.items() if key != "flags" or provider.has_flags}
+        wide = msgspec.structs.replace(run, options=GPU_OPTIONS) if provider.gpu and not run.options else run
         tables += [run, config_tables.widened(wide, fitting)]
         # A library's own default is a third value, which lists cannot have: it stays, and off comes beside it.
         tables += [config_tables.widened(wide, {**fitting, "spinning": False})] if tune.spinning is None else []
@@ -440,7 +440,7 @@ def medians(values: Sequence[campaign_tuned.CandidateValues]) -> campaign_tuned.
     """The median of each value over several runs."""
     middles = {}
     for name in campaign_tuned.CandidateValues.__struct_fields__:
-        numbers = [value for each in values if (value := getattr(each, name)) is not None]
+        numbers = [value for of_run in values if (value := getattr(of_run, name)) is not None]
         middles[name] = float(np.median(numbers)) if numbers else None
     return campaign_tuned.CandidateValues(**middles)
 

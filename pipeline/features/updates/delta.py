@@ -72,8 +72,8 @@ def regions_of(before: bytes, content: bytes) -> tuple[Region, ...]:
     try:  # the weights by the number of their graph and their name
         old, new = (
             {
-                (place, tensor.name): tensor
-                for place, graph in enumerate(ort_format.parse_ort(data, "a model").graph.walk())
+                (index, tensor.name): tensor
+                for index, graph in enumerate(ort_format.parse_ort(data, "a model").graph.walk())
                 for tensor in graph.initializers.values()
                 if tensor.length
             }
@@ -301,10 +301,10 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
         release_bundle.refuse_inside(bundle, output, "--output")
     old_manifest, new_manifest = bundle_manifest.verify_bundle(old), bundle_manifest.verify_bundle(new)
     places = {digest: path for path, digest in _digests(old, old_manifest).items()}
-    models = {row.model: row.files for row in old_manifest.content.ships}
+    models = {shipped.model: shipped.files for shipped in old_manifest.content.ships}
     alike: dict[str, str] = {}
-    for row in reversed(new_manifest.content.ships):
-        alike |= dict(zip(row.files, models.get(row.model, ()), strict=False))
+    for shipped in reversed(new_manifest.content.ships):
+        alike |= dict(zip(shipped.files, models.get(shipped.model, ()), strict=False))
     bundle_manifest.refuse_unproven(new, new_manifest)
     _refuse_other_product(old_manifest, new_manifest, new)
     with storage.storage_errors(output), runner_files.staging_folder(output) as work:
@@ -417,9 +417,9 @@ def apply_delta(
         if keep:  # a whole copy of the old bundle; what was kept there before goes
             storage.make_folder(keep.absolute().parent)
             with storage.storage_errors(keep), runner_files.staging_folder(keep) as copy:
-                for place in bundle.rglob("*"):
-                    if place.is_file():
-                        storage.copy_file(place, copy / place.relative_to(bundle))
+                for source in bundle.rglob("*"):
+                    if source.is_file():
+                        storage.copy_file(source, copy / source.relative_to(bundle))
                 runner_files.take_place(copy, keep)
         runner_files.take_place(new, bundle)
     return manifest.content_sha256, True
@@ -551,7 +551,7 @@ def _make_rest(
     listed = {file.path: (file.size_bytes, file.sha256) for file in manifest.files}
     if {file.path: (file.size_bytes, file.sha256) for file in files} != listed:
         raise ValueError(f"its files are not those of {bundle_manifest.MANIFEST_FILE}")
-    sizes = {place.relative_to(bundle).as_posix(): place.stat().st_size for place in bundle.rglob("*")}
+    sizes = {path.relative_to(bundle).as_posix(): path.stat().st_size for path in bundle.rglob("*")}
     joined = [file for file in files if file.how in JOINED]
     if large := next((file for file in joined if file.size_bytes > LARGEST_BASE), None):
         raise ValueError(f"{large.path[:200]} would have more than {LARGEST_BASE:,} bytes")
@@ -673,7 +673,7 @@ def _write_joined(archive: zipfile.ZipFile, base: Path, file: DeltaFile, out: Bi
     """Write a file of words and what is between them. The words lie on the disk meanwhile, not in memory."""
     refuse_outside(file.regions, base.stat().st_size, file.size_bytes)
     inside = sum(region.length for region in file.regions)
-    between = gaps_of(_base(base), [(row.old, row.length) for row in file.regions]) if file.rest else b""
+    between = gaps_of(_base(base), [(region.old, region.length) for region in file.regions]) if file.rest else b""
     if file.rest:
         with _unpacked(archive, file.rest, file.size_bytes - inside, between) as source:
             write_gaps(source, file.regions, file.size_bytes, out)

@@ -165,8 +165,8 @@ def flat_indices(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes
     if shape is None or output is None or indices is None or (indices.ndim < 2 and not (indices < 0).any()):
         return False
     axis = int(onnx_edit.attribute(node, "axis", 0)) % len(shape)
-    row = write.constant(np.where(indices < 0, indices + shape[axis], indices).reshape(-1), indices.dtype.name)
-    taken = write.add("Gather", node.input[0], row, attributes={"axis": axis})
+    flattened = write.constant(np.where(indices < 0, indices + shape[axis], indices).reshape(-1), indices.dtype.name)
+    taken = write.add("Gather", node.input[0], flattened, attributes={"axis": axis})
     write.add("Reshape", taken, write.integers(*output), into=node.output[0])
     return True
 
@@ -227,9 +227,9 @@ def wide_padding(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes
     half = len(kernel)
     around = write.integers(0, 0, *pads[:half], 0, 0, *pads[half:])
     kept = {
-        entry.name: onnx_edit.attribute(node, entry.name)
-        for entry in node.attribute
-        if entry.name not in ("pads", "auto_pad")
+        attribute.name: onnx_edit.attribute(node, attribute.name)
+        for attribute in node.attribute
+        if attribute.name not in ("pads", "auto_pad")
     }
     padded = write.add("Pad", node.input[0], around, write.constant(0.0), attributes={"mode": "constant"})
     write.add("Conv", padded, *node.input[1:], into=node.output[0], attributes=kept)
@@ -238,8 +238,8 @@ def wide_padding(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes
 
 def floored(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_edit.Writer) -> bool:
     """A Cast of floats to integers and back as the sign times the floor of the magnitude, up to 2 to the 24."""
-    place = facts.graph.producers.get(node.input[0])
-    maker = facts.graph.nodes[place[0]] if place else None
+    producer = facts.graph.producers.get(node.input[0])
+    maker = facts.graph.nodes[producer[0]] if producer else None
     if (
         maker is None
         or maker.op_type != "Cast"

@@ -295,8 +295,8 @@ def _computed(name: str, facts: passes_edit.GraphFacts, depth: int = 0) -> Any:
     constant = facts.constant(name)
     if constant is not None:
         return constant.reshape(()) if constant.size == 1 else None
-    place = facts.graph.producers.get(name)
-    maker = facts.graph.nodes[place[0]] if place else None
+    producer = facts.graph.producers.get(name)
+    maker = facts.graph.nodes[producer[0]] if producer else None
     if maker is None or maker.op_type not in NO_ARITHMETIC or depth == DEEPEST or maker.domain:
         return None
     number = _computed(maker.inputs[0], facts, depth + 1)
@@ -367,11 +367,11 @@ def compute_in_f32(model: "ModelProto", facts: passes_edit.GraphFacts) -> "Model
             tensor.CopyFrom(numpy_helper.from_array(facts.graph.initializers[tensor.name].read(), tensor.name))
         _widen(tensor)
     for node in graph.node:
-        for entry in node.attribute:
-            if entry.HasField("t"):
-                _widen(entry.t)
-            if entry.name in TYPED_ATTRIBUTES and entry.i == onnx_types.FLOAT16:
-                entry.i = onnx_types.FLOAT
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                _widen(attribute.t)
+            if attribute.name in TYPED_ATTRIBUTES and attribute.i == onnx_types.FLOAT16:
+                attribute.i = onnx_types.FLOAT
     del graph.value_info[:]
     _cast_border(graph)
     return changed

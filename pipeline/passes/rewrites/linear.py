@@ -24,12 +24,12 @@ def plain_gemm(node: "NodeProto", facts: passes_edit.GraphFacts, write: passes_e
     if b is None or shape is None or not facts.is_f32(node.input[0]) or facts.opset < 7 or (c_name and c is None):
         return False
     width = shape[0] if trans_b else shape[1]
-    row = c is not None and (c.size == 1 or (c.size == width and c.shape[-1] == width))
+    fits = c is not None and (c.size == 1 or (c.size == width and c.shape[-1] == width))
     if (alpha, beta, trans_a) == (1.0, 1.0, 0) and (not c_name or c is None or c.shape == (width,)):
         return False
     a = write.add("Transpose", node.input[0], attributes={"perm": [1, 0]}) if trans_a else node.input[0]
     weights = node.input[1] if alpha == 1.0 else write.constant(b * np.float32(alpha))
-    if c is None or row:
+    if c is None or fits:
         bias = [] if c is None else [write.constant(np.broadcast_to(c.reshape(-1) * np.float32(beta), (width,)))]
         write.add("Gemm", a, weights, *bias, into=node.output[0], attributes={"transB": trans_b})
         return True

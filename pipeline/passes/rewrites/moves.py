@@ -161,8 +161,8 @@ def concat_on_channels(node: "NodeProto", facts: passes_edit.GraphFacts, write: 
     if not facts.neural_network or output is None or rank > NN_RANK or (rank, axis) == (NN_RANK, 1) or None in shapes:
         return False
     order = list(range(NN_RANK))
-    place = axis + NN_RANK - rank
-    order[1], order[place] = order[place], order[1]
+    nn_axis = axis + NN_RANK - rank
+    order[1], order[nn_axis] = order[nn_axis], order[1]
     parts = [_turned(write, name, shape or (), order) for name, shape in zip(node.input, shapes, strict=True)]
     joined = write.add("Concat", *parts, attributes={"axis": 1})
     last = rank == NN_RANK

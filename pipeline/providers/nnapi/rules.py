@@ -204,9 +204,9 @@ def reshape(case: Case) -> Refusal | None:
     if not 1 <= rank <= 4:
         return Refusal("rank", f"input {show(case, 0)} has rank {rank}, allowed is 1 to 4", "reshape in smaller steps")
     initializer, shape = case.constant(1), case.shape(0) or ()
-    for position, entry in enumerate(initializer.numbers() if initializer else []):
+    for position, size in enumerate(initializer.numbers() if initializer else []):
         bad = case.attribute("allowzero", 0) == 1 or (position < rank and shape[position] == 0)
-        if entry == 0 and bad:
+        if size == 0 and bad:
             return Refusal("zero", "the shape asks for a dimension of 0", "write the dimension as a number or -1")
     return None
 

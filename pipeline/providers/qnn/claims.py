@@ -384,25 +384,27 @@ def _groups(graph: partition_graph.Graph, answer: CompilerAnswer) -> tuple[tuple
     past them: the answer does not know those. They go with a partition that is beside them, as they cost nothing there.
     """
     names = {node.first_output: index for index, node in graph.nodes.items()}
-    place: dict[int, int | None] = {}
+    partition_of: dict[int, int | None] = {}
     for number, (provider, nodes) in enumerate(answer.subgraphs):
         for name, domain, _ in nodes:
             original = name if name in names else re.sub(r"_token_\d+$", "", name) if domain == NHWC else ""
             if original in names:
-                place[names[original]] = number if provider == PROVIDER else None
+                partition_of[names[original]] = number if provider == PROVIDER else None
     # Parts of functions that neither NPU nor CPU run as they stand have no names, and are asked about for themselves.
     inlined = [
-        index for index in graph.order if index not in place and partition_shown.is_inlined(graph, graph.nodes[index])
+        index
+        for index in graph.order
+        if index not in partition_of and partition_shown.is_inlined(graph, graph.nodes[index])
     ]
     unnamed = [number for number, (_, nodes) in enumerate(answer.subgraphs) if not all(name for name, _, _ in nodes)]
     whole = len(unnamed) == len(inlined) and all(answer.subgraphs[number][0] == PROVIDER for number in unnamed)
-    place |= zip(inlined, unnamed, strict=True) if whole else dict.fromkeys(inlined)
-    for unknown in _connected(graph, [index for index in graph.order if index not in place]):
-        beside = {place.get(other) for index in unknown for other in _neighbours(graph, index)} - {None}
-        place |= dict.fromkeys(unknown, min((number for number in beside if number is not None), default=None))
+    partition_of |= zip(inlined, unnamed, strict=True) if whole else dict.fromkeys(inlined)
+    for unknown in _connected(graph, [index for index in graph.order if index not in partition_of]):
+        beside = {partition_of.get(other) for index in unknown for other in _neighbours(graph, index)} - {None}
+        partition_of |= dict.fromkeys(unknown, min((number for number in beside if number is not None), default=None))
     members: dict[int, list[partition_graph.Node]] = {}
     for index in graph.order:
-        partition = place[index]
+        partition = partition_of[index]
         if partition is not None:
             members.setdefault(partition, []).append(graph.nodes[index])
     return tuple(tuple(members[number]) for number in sorted(members))
@@ -436,7 +438,7 @@ def _refusal(
         return _float(node, chip)
     if name in answer.invalid:
         values = [(value, graph.value(value)) for value in node.inputs if value]
-        remedy = next((row for fits, row in REMEDIES if any(fits(value) for _, value in values)), "")
+        remedy = next((remedy for fits, remedy in REMEDIES if any(fits(value) for _, value in values)), "")
         words = ", ".join(
             f"'{name}' {value.dtype or 'of unknown type'} {partition_rules.show_shape(value.shape)}"
             for name, value in values
@@ -460,7 +462,7 @@ def _unsaid(graph: partition_graph.Graph, node: partition_graph.Node, answer: Co
             "opset", window, "convert the model to a newer opset (`transform --do opset:version=17`)"
         )
     assigned = {name: op_type for _, nodes in answer.subgraphs for name, _, op_type in nodes}
-    names = {row.first_output for row in graph.nodes.values()}
+    names = {node.first_output for node in graph.nodes.values()}
     merged = (name for name, op_type in assigned.items() if name not in names and answer.invalid.get(name) == op_type)
     if node.first_output not in assigned and (name := next(merged, "")):
         return claim_answer.Refusal(
@@ -517,7 +519,7 @@ def _computes_floats(graph: partition_graph.Graph, node: partition_graph.Node) -
         return False
     floats = [name for name in node.inputs if name and graph.value(name).dtype in ("f32", "f16")]
     producers = [graph.producers.get(name) for name in floats]
-    dequantized = any(row and graph.nodes[row[0]].op_type == "DequantizeLinear" for row in producers)
+    dequantized = any(producer and graph.nodes[producer[0]].op_type == "DequantizeLinear" for producer in producers)
     return bool(floats) and not dequantized
 
 

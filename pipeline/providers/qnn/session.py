@@ -75,7 +75,7 @@ def claims(model: str, answer: str, inputs: str, *pairs: str) -> None:
                     names = [value.name for value in session.get_inputs()]
                     results = []
                     for start in range(0, len(arrays.files), len(names)):
-                        feeds = {name: arrays[f"arr_{start + place}"] for place, name in enumerate(names)}
+                        feeds = {name: arrays[f"arr_{start + index}"] for index, name in enumerate(names)}
                         results += session.run(None, feeds)
                 np.savez(Path(answer).with_suffix(".npz"), *results)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer

@@ -182,7 +182,7 @@ def run_samples(
     outputs = [value.name for value in model.proto.graph.output]
     with np.load(target.with_suffix(".npz"), allow_pickle=False) as arrays:
         return [
-            {name: arrays[f"arr_{number * len(outputs) + place}"] for place, name in enumerate(outputs)}
+            {name: arrays[f"arr_{number * len(outputs) + index}"] for index, name in enumerate(outputs)}
             for number in range(len(feeds))
         ]
 

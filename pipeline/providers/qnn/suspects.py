@@ -32,10 +32,10 @@ def _resize(graph: partition_graph.Graph, node: partition_graph.Node) -> bool:
         return at in ("half_pixel", "pytorch_half_pixel", "align_corners")
     before, after = (graph.value(name).shape or () for name in (node.inputs[0], node.outputs[0]))
     ties = (
-        (2 * place + 1) * old % (2 * new) == 0
+        (2 * index + 1) * old % (2 * new) == 0
         for old, new in zip(before, after, strict=False)
         if old and new and old != new
-        for place in range(new)
+        for index in range(new)
     )
     return rounding == "round_prefer_floor" and at in ("half_pixel", "pytorch_half_pixel") and any(ties)
 
@@ -109,7 +109,7 @@ SUSPECTS: Mapping[str, tuple[str, Callable[[partition_graph.Graph, partition_gra
     ),
     "If": (
         "Conv, pools and BatchNormalization in a branch take other axes",
-        lambda _, node: any(row.op_type in IN_A_BRANCH for body in node.bodies for row in body.nodes.values()),
+        lambda _, node: any(node.op_type in IN_A_BRANCH for body in node.bodies for node in body.nodes.values()),
     ),
     "ReduceL2": (BEYOND, _norm),
     "ReduceSumSquare": (BEYOND, _norm),

@@ -106,7 +106,7 @@ def formals(op_type: str, domain: str, version: int) -> list[list[tuple[str, str
 def _runtime_schemas() -> Mapping[tuple[str, str, int], Any]:
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
-    return {(row.name, row.domain, row.since_version): row for row in runtime.get_all_operator_schema()}
+    return {(schema.name, schema.domain, schema.since_version): schema for schema in runtime.get_all_operator_schema()}
 
 
 def bound_types(graph: Graph, node: Node) -> Mapping[str, str]:
@@ -145,9 +145,9 @@ def _kernel(
     domain: str, op_type: str, version: int, bound: tuple[tuple[str, str], ...], release: Release, int64: bool
 ) -> Kernel | None:
     types = dict(bound)
-    for row in kernels(release, int64=int64).get((domain, op_type), ()):
-        if row.holds(version) and all(types[name] in taken for name, taken in row.types.items() if name in types):
-            return row
+    for kernel in kernels(release, int64=int64).get((domain, op_type), ()):
+        if kernel.holds(version) and all(types[name] in taken for name, taken in kernel.types.items() if name in types):
+            return kernel
     return None
 
 
@@ -190,21 +190,26 @@ def no_kernel(graph: Graph, node: Node, settings: Settings) -> Refusal:
             return Refusal("quantized", f"no kernel for {name}", FROM_QUANTIZED)
         remedy = REWRITES.get(node.op_type, "write it with other operators, or leave it to the CPU")
         return Refusal("op", f"no kernel for {name}", remedy)
-    fitting = [row for row in registered if row.holds(version)]
+    fitting = [kernel for kernel in registered if kernel.holds(version)]
     if not fitting:
-        spans = ((str(row.first), "" if row.last in (None, row.first) else f" to {row.last}") for row in registered)
+        spans = (
+            (str(kernel.first), "" if kernel.last in (None, kernel.first) else f" to {kernel.last}")
+            for kernel in registered
+        )
         there = ", ".join(dict.fromkeys(map("".join, spans)))
         text = f"no kernel for {node.op_type} of opset {version}, there are some for {there}"
         return Refusal("opset", text, "convert the model to such an opset")
     types = bound_types(graph, node)
-    refused = (name for row in fitting for name, taken in row.types.items() if types.get(name, "") not in ("", *taken))
+    refused = (
+        name for kernel in fitting for name, taken in kernel.types.items() if types.get(name, "") not in ("", *taken)
+    )
     constraint = next(refused, "")
     dtype = types.get(constraint, "")
     # A kernel for other types: which release adds this one, with enableInt64 or without
     text = f"no kernel for {node.op_type} of {dtype} at opset {version}"
 
     def first_with(*, int64: bool) -> Release | None:
-        for later in (release, *(row for row in RELEASES if row > release)):
+        for later in (release, *(newer for newer in RELEASES if newer > release)):
             rows = kernels(later, int64=int64).get(key, ())
             if any(row.holds(version) and dtype in row.types.get(constraint, ()) for row in rows):
                 return later
@@ -220,7 +225,7 @@ def no_kernel(graph: Graph, node: Node, settings: Settings) -> Refusal:
         return Refusal("int64", f"{text}; enableInt64 adds it", remedy)
     if since and since > release:
         return Refusal("release", f"{text} before ONNX Runtime {words}", f"ship {words} or later")
-    names = list(dict.fromkeys(name for row in fitting for name in row.types.get(constraint, ())))
+    names = list(dict.fromkeys(name for kernel in fitting for name in kernel.types.get(constraint, ())))
     likely = [name for name in names if name in ("f32", "f16")] or names[:2]  # what a user would change to
     remedy = SIZES if dtype == "i64" else f"compute this part in {' or '.join(likely)}"
     return Refusal("type", f"{text}, there are some for {', '.join(names)}", remedy)
@@ -277,7 +282,7 @@ def _preferred_on_cpu(graph: Graph, fitting: Mapping[int, Kernel | None], *, plu
     Libraries have this from onnxruntime/core/framework, where an input that is left out is a value like others, in the
     GPU's memory; the plugin has a copy of its own, which skips it.
     """
-    place = {index: position for position, index in enumerate(graph.order)}
+    position_of = {index: position for position, index in enumerate(graph.order)}
     anywhere = {name for name, constant in graph.initializers.items() if constant.count <= SMALL_CONSTANT}
     anywhere |= set(graph.inputs) - (graph.initializers.keys() - (graph.overridable if plugin else ()))
     anywhere |= {""} if plugin else set()
@@ -290,7 +295,7 @@ def _preferred_on_cpu(graph: Graph, fitting: Mapping[int, Kernel | None], *, plu
         at_cpu.update(values)
         for edge in graph.out_edges[node.index]:
             if node.outputs[edge.source_slot] in values:
-                heappush(waiting, (place[edge.consumer], edge.consumer))
+                heappush(waiting, (position_of[edge.consumer], edge.consumer))
 
     def reads_only(node: Node, kernel: Kernel) -> bool:
         """Whether a node reads what lies in the CPU's memory or in both, none of it in less than 32 bits of float."""

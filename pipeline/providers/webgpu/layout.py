@@ -75,7 +75,7 @@ def moved_to_cpu(graph: Graph, settings: Settings, claimed: Container[int]) -> I
     for name in graph.outputs:
         if name in moves.orders and name in producers:
             moves.stays.setdefault(name, producers[name])
-    movable = {name for row in kernels()["", "Transpose"] for name in row.types["T"]}
+    movable = {name for kernel in kernels()["", "Transpose"] for name in kernel.types["T"]}
     left: dict[int, Node] = {}
     for name, node in moves.stays.items():
         source = _behind_dequantize(producers, name)
@@ -157,7 +157,7 @@ def _fold(moves: _Moves, node: Node, order: Order) -> Order | None:
     gone = {axis % len(order) for axis in axes} or set(range(len(order)))
     kept = [axis for axis in range(len(order)) if axis not in gone]
     left = [order[axis] for axis in kept]  # where each lies in the other order
-    return tuple(sorted(left).index(place) for place in left)
+    return tuple(sorted(left).index(axis) for axis in left)
 
 
 def _unsqueeze(moves: _Moves, node: Node, order: Order) -> Order | None:
