@@ -119,10 +119,7 @@ def make_stream(
                 file.write(array.astype(array.dtype.newbyteorder("<")).tobytes())
     whole = msgspec.structs.replace(stream, sequences=tuple(sequences))
     outputs, tracked = run_steps(session, feeds, whole)
-    files = (
-        data_files.write_tensor(folder / f"streamed_{number}.bin", *output)
-        for number, output in enumerate(outputs.items())
-    )
+    files = (data_files.write_tensor(folder / f"streamed_{n}.bin", *output) for n, output in enumerate(outputs.items()))
     return StreamReference(stream=msgspec.structs.replace(whole, tracked=tracked), outputs=tuple(files))
 
 

@@ -73,7 +73,7 @@ def rebuild(folder: Path, database: str | None, campaign: str | None, outputs: O
     from pipeline.cli.run import nothing_ships
     from pipeline.core import errors as core_errors
     from pipeline.core.errors import CheckFailed
-    from pipeline.job import assemble
+    from pipeline.job import assemble, objections
     from pipeline.job import stored as job_stored
     from pipeline.ort_build import run as build_run
     from pipeline.release import chip_contexts
@@ -81,7 +81,7 @@ def rebuild(folder: Path, database: str | None, campaign: str | None, outputs: O
     from pipeline.report import formats, wording
 
     assembled = job_stored.stored(folder, database, campaign)
-    findings = assemble.check_shipping(assembled, folder)
+    findings = objections.check_shipping(assembled, folder)
     show_findings(findings)
     refused = core_errors.errors(findings)
     if any(finding.code == core_errors.BUDGET for finding in refused):

@@ -280,9 +280,7 @@ def partition(
         facts, release = _open(reference, providers[0], ort_release, abi, advice)
         rules = replace(rules, abi=facts.abi)
     asked = rules.settings(providers, release, chips)
-    names = tuple(
-        f"{settings.provider} --chip {settings.chip}" if settings.chip else settings.provider for settings in asked
-    )
+    names = tuple(" --chip ".join(filter(None, (settings.provider, settings.chip))) for settings in asked)
     _check_single(names, {"svg": svg, "fix": advice.fix})
     by_provider = _answers(paths, asked, claim_answer.Optimize(optimize), jobs, advice)
     documents = [claim_answer.PartitionDocument(models=models) for models in by_provider]
@@ -300,9 +298,7 @@ def partition(
         )
         documents = [compared]
     pairs = zip(asked, by_provider, strict=True)
-    several = {
-        "providers": [{"ep": settings.provider, "chip": settings.chip, "models": models} for settings, models in pairs]
-    }
+    several = {"providers": [{"ep": of.provider, "chip": of.chip, "models": models} for of, models in pairs]}
     shown = [answer for document in documents for answer in document.models]
     outputs.write_json(documents[0] if len(documents) == 1 else several)
     terminal.show(report_partition.failed_models(shown), err=True)

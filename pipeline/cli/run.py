@@ -218,7 +218,7 @@ def options_of(
         }
         options += run_options.run_options(msgspec.convert(table, configs.RunConfig))
     asked = [OptimizationLevel(level) for level in levels] or [OptimizationLevel.ALL]
-    return tuple(msgspec.structs.replace(run, optimization_level=level) for run in options for level in asked)
+    return tuple(msgspec.structs.replace(session, optimization_level=level) for session in options for level in asked)
 
 
 measure_options = config_options(configs.MeasureConfig, "mode", "sustained_seconds", "warmup", "rule", into="measure")

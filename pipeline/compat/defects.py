@@ -599,9 +599,7 @@ DEFECTS: tuple[Defect, ...] = (
     Defect(
         "uncounted",
         lambda model, _: ", ".join(
-            sorted(
-                {op_id.rpartition(":")[0] for record in _records(model) for op_id in record.produced_ops} & UNCOUNTED
-            )
+            sorted({id_.rpartition(":")[0] for record in _records(model) for id_ in record.produced_ops} & UNCOUNTED)
         ),
         lambda c: c.replays and c.kind is config_tables.BuildKind.EXTENDED,
         frozenset({Release(1, 21)}),

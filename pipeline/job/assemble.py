@@ -1,23 +1,16 @@
-"""From a stored campaign to its report, its choices and the bundle of them, and the end of a job.
-
-`check_against_targets` keeps artifacts out of choices that they could not serve; `check_shipping` is the gate: it reads
-the very files.
-"""
+"""From a stored campaign to its report, its choices and the bundle of them, and the end of a job."""
 
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 
 from device_runner import options as runner_options
-from device_runner import providers as runner_providers
 from device_runner.device import DeviceFacts
-from device_runner.result import Status
 from pipeline import config as configs
 from pipeline import required_ops
 from pipeline.campaign import changed_facts
@@ -25,27 +18,24 @@ from pipeline.campaign import plan as planning
 from pipeline.campaign import record as campaign_record
 from pipeline.campaign import tuned as campaign_tuned
 from pipeline.campaign.record import CampaignRecord, RunRecord
+from pipeline.campaign.statistics import compare as run_compare
 from pipeline.campaign.store import Store
-from pipeline.check import compare as output_compare
 from pipeline.check import library_proof
-from pipeline.compat import rules as compat_rules
-from pipeline.config import Config
-from pipeline.convert import many as convert_many
-from pipeline.convert import onnx_needs
 from pipeline.core import errors as core_errors
 from pipeline.core import files as storage
 from pipeline.core import groups as counting
 from pipeline.core import progress as core_progress
-from pipeline.core.errors import CheckFailed, Finding, PipelineError, Severity
+from pipeline.core.errors import CheckFailed, Finding, PipelineError
 from pipeline.core.features import Place
 from pipeline.core.progress import Progress
-from pipeline.core.variant import Artifact, Level, Variant
+from pipeline.core.variant import Artifact, Level
+from pipeline.job.choices import NO_ANSWERS, choices_of, compared_runs
 from pipeline.job.models import sizes_of
+from pipeline.job.objections import check_shipping
 from pipeline.job.predicted import crowded, unexpected
 from pipeline.job.profiled import profiled
-from pipeline.job.sizes import needless_sizes
 from pipeline.job.stored import list_campaigns, stored, write_reports
-from pipeline.job.targets import CommonTarget, common_target
+from pipeline.job.targets import release_of
 from pipeline.ort_build import run as build_run
 from pipeline.release import app_fit, chip_contexts, choose, reference_files
 from pipeline.release import bundle as release_bundle
@@ -57,16 +47,11 @@ from pipeline.report import model as report_model
 from pipeline.report import modes as report_modes
 from pipeline.report import profiles as report_profiles
 
-ArtifactKey = tuple[str, str]
-"""Model and variant name."""
-
 Answers = Callable[
     [CampaignRecord, Sequence[RunRecord], Sequence[Artifact], Mapping[str, DeviceFacts]], campaign_tuned.TuneReport
 ]
 SEARCHES = Place[Answers]("campaign.searches")
 """What searches came to, from the runs of the campaign that confirmed them."""
-
-NO_ANSWERS = "a search decided what ships of this campaign, and this installation has no `ort-mobile tune`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +132,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     tuned = next(answers, None) if record.tuned else None
     if record.tuned and not tuned:
         warnings.append(core_errors.warning(NO_ANSWERS, campaign.name))
-    choices, withheld = _choices(record, artifacts, measured, devices, tuned)
+    choices, withheld = choices_of(record, artifacts, measured, devices, tuned)
     fresh = [(choice, compared_runs(record, choice, rows)) for choice in choices]
     modes = report_modes.mode_rows(record.planned, runs, record.config.measure, rule)
     report = report_model.CampaignReport(
@@ -166,20 +151,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         failures=(*record.failures, *failures, *modes.failures),
         modes=modes.rows,
         choices=tuple(
-            report_model.ChoiceRow(
-                target=choice.target.name,
-                model=choice.artifact.model,
-                variant=choice.artifact.variant.name,
-                run=choice.run,
-                file=choice.artifact.file,
-                reason=choice.reason,
-                fresh=report_model.fresh_comparison(runs, *compared) if compared else None,
-                device=choice.device,
-                classes=tuple(device_class.text for device_class in choice.classes),
-                undecided=choice.undecided,
-                slower=dict(choice.slower),
-                provider=choice.options.provider,
-            )
+            _choice_row(choice, report_model.fresh_comparison(runs, *compared) if compared else None)
             for choice, compared in fresh
         ),
         profiles=tuple(profile.brief for profile in profiles),
@@ -202,297 +174,29 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     return Assembled(report=report, record=record, choices=choices, runs=runs, measured=tuple(measured))
 
 
+def _choice_row(choice: choose.Choice, fresh: run_compare.Comparison | None) -> report_model.ChoiceRow:
+    return report_model.ChoiceRow(
+        target=choice.target.name,
+        model=choice.artifact.model,
+        variant=choice.artifact.variant.name,
+        run=choice.run,
+        file=choice.artifact.file,
+        reason=choice.reason,
+        fresh=fresh,
+        device=choice.device,
+        classes=tuple(device_class.text for device_class in choice.classes),
+        undecided=choice.undecided,
+        slower=dict(choice.slower),
+        provider=choice.options.provider,
+    )
+
+
 def with_earlier(assembled: Assembled, store: Store) -> Assembled:
     """Beside what the campaign of the same name before it measured, where there is one that this release reads."""
     report = assembled.report
     before = itertools.takewhile(lambda campaign: campaign.id != report.campaign, store.campaigns(report.name))
     earlier = [campaign for campaign in before if campaign.document and not campaign.document.searching]
     return replace(assembled, earlier=assemble(store, earlier[-1]).report) if earlier else assembled
-
-
-def _choices(
-    record: campaign_record.JobRecord,
-    artifacts: Mapping[ArtifactKey, Artifact],
-    measured: Sequence[report_model.MeasuredRun],
-    devices: Mapping[str, DeviceFacts],
-    tuned: campaign_tuned.TuneReport | None,
-) -> tuple[tuple[choose.Choice, ...], tuple[report_model.Withheld, ...]]:
-    """One choice per target and model, of artifacts whose outputs were not found wrong, wherever they ran.
-
-    Beside them the models of which nothing may ship to a target, with the reason. A search gives a choice for each
-    configuration that classes of devices share; without an answer for a target nothing counts as measured there.
-    """
-    budget = record.config.accuracy.max_drop
-    over = {
-        (accuracy.model, accuracy.variant): reason
-        for accuracy in record.accuracy
-        if (reason := accuracy.refused(budget))
-    }
-    good = {
-        key: artifact
-        for key, artifact in artifacts.items()
-        if key not in over and output_compare.sound(record.checks_of(*key))
-    }
-    # Runs that may ship: of a good artifact, no failed round, outputs near enough on the device, too.
-    candidates = []
-    for planned, runs in measured:
-        artifact = good.get((planned.model, planned.variant))
-        fine = bool(runs) and all(run.result.status is Status.OK for run in runs)
-        if (
-            artifact
-            and fine
-            and not any(check.failed for check in report_model.worst_checks(run.checks for run in runs))
-        ):
-            candidates.append(choose.Contender(planned, artifact, campaign_record.rounds_of(runs, planned.way)))
-    rule = planning.decision_rule(record.config.measure)
-    choices, withheld = [], []
-    for target, model in itertools.product(record.config.targets, record.models):
-        refused = record.unloadable.get(target.name, ())
-        whole = [artifact for artifact in good.values() if artifact.model == model.name]
-        # Where none of them loads, the gate before the bundle says why.
-        allowed = [
-            artifact for artifact in whole if f"{artifact.model}/{artifact.variant.name}" not in refused
-        ] or whole
-        # What is advised without a measurement runs on the CPU: of those that [[runs]] name for it, where they name any
-        named = [artifact for artifact in allowed if named_for_cpu(artifact.variant, record.config.runs)] or allowed
-        if by_search := list(_tuned_choices(tuned, devices, target, model.name, allowed)):
-            choices += by_search
-            continue
-        of_model = [answer for answer in (tuned.answers if tuned else ()) if answer.search.model == model.name]
-        # A constraint that nothing keeps where it was tried: what is advised for other devices is not known to keep it
-        no_answer = "; ".join(
-            answer.why_none
-            for answer in of_model
-            if not answer.variant
-            and (
-                choose.suits(target, devices[answer.search.device])
-                or answer.search.outcome is campaign_tuned.TuneOutcome.NONE_POSSIBLE
-            )
-        )
-        if reason := NO_ANSWERS if record.tuned and not tuned else no_answer:
-            withheld.append(report_model.Withheld(target=target.name, model=model.name, what=reason))
-            continue
-        ran = [] if record.tuned else [contender for contender in candidates if contender.artifact in allowed]
-        others = [
-            artifact for artifact in artifacts.values() if artifact.model == model.name and artifact not in allowed
-        ]
-        rejected = [_rejected(record, artifact, over, target) for artifact in others]
-        failures = {
-            failure.variant: failure for failure in record.failures if failure.model == model.name and failure.variant
-        }
-        rejected += [
-            choose.Rejected(variant=name, level=failure.level, why=f"could not be made: {failure.what}")
-            for name, failure in failures.items()
-        ]
-        if choice := choose.choose(target, allowed if ran else named, ran, devices, rule, rejected):
-            choices.append(choice)
-        else:
-            reason = choose.rejections(rejected) or model.error or "no variant of it could be made"
-            withheld.append(report_model.Withheld(target=target.name, model=model.name, what=reason))
-    return tuple(choices), tuple(withheld)
-
-
-def named_for_cpu(variant: Variant, runs: Iterable[configs.RunConfig]) -> bool:
-    """Whether [[runs]] name a variant in a run on the CPU."""
-    return any(
-        any(map(runner_providers.on_cpu, run.providers)) and any(map(variant.matches, run.variants)) for run in runs
-    )
-
-
-def _tuned_choices(
-    tuned: campaign_tuned.TuneReport | None,
-    devices: Mapping[str, DeviceFacts],
-    target: configs.Target,
-    model: str,
-    allowed: Sequence[Artifact],
-) -> Iterator[choose.Choice]:
-    """What a search chose of a model for devices like a target, what serves most classes first; none without one."""
-    artifacts = {artifact.variant.name: artifact for artifact in allowed}
-    for choice in tuned.choices if tuned else ():
-        alike = [name for name in choice.devices if choose.suits(target, devices[name])]
-        if choice.model == model and alike and choice.variant in artifacts:
-            classes = dict.fromkeys(campaign_tuned.TunedClass.of(devices[name]) for name in alike)
-            yield choose.Choice(
-                target=target,
-                artifact=artifacts[choice.variant],
-                options=choice.options,
-                reason=f"tuned on {', '.join(alike)}",
-                measured=True,
-                classes=tuple(classes),
-            )
-
-
-def _rejected(
-    record: campaign_record.JobRecord, artifact: Artifact, over: Mapping[ArtifactKey, str], target: configs.Target
-) -> choose.Rejected:
-    """Why an artifact may not ship to a target, and the largest relative error where that is why."""
-    key, error = (artifact.model, artifact.variant.name), None
-    checks = record.checks_of(*key)
-    if key in over:
-        why = over[key]
-    elif failed := [check for check in checks if check.failed]:
-        why = "failed the numeric check"
-        error = max((check.max_rel_error for check in failed if check.max_rel_error is not None), default=None)
-    elif not checks:
-        why = "could not be compared with the original model"
-    else:
-        why = f"cannot be loaded by the library of {target.name}"
-    return choose.Rejected(variant=key[1], level=artifact.variant.level, why=why, error=error)
-
-
-def compared_runs(
-    record: campaign_record.JobRecord, choice: choose.Choice, rows: Sequence[report_model.Row]
-) -> tuple[campaign_record.RecordedRun, ...]:
-    """The run of a choice and the one it is compared with: the baseline, or the fastest other where it is that itself.
-
-    Nothing where neither was compared with an interval.
-    """
-    device_and_model = choice.device, choice.artifact.model
-    timed = {
-        (row.variant, row.run): row for row in rows if (row.device, row.model) == device_and_model and row.statistics
-    }
-    runs_there = {
-        run.id: run
-        for run in record.planned
-        if (run.device, run.model) == device_and_model
-        and run.mode is configs.MeasureMode.STEADY
-        and (run.variant, run.run) in timed
-    }
-    way = choice.artifact.variant.name, choice.options
-    chosen = next(
-        (runs_there.get(run.same_as, run) for run in runs_there.values() if (run.variant, run.options) == way), None
-    )
-    others = [run for run in runs_there.values() if run is not chosen and not run.same_as]
-    if chosen is None or not others:
-        return ()
-    median_ns = report_model.medians(timed.values())
-    other = min(
-        others,
-        key=lambda run: (not timed[run.variant, run.run].baseline, median_ns[*device_and_model, run.variant, run.run]),
-    )
-    row = timed[chosen.variant, chosen.run]
-    row = timed[other.variant, other.run] if row.baseline else row
-    return (chosen, other) if row.comparison is not None and row.comparison.low is not None else ()
-
-
-def check_against_targets(
-    config: Config, artifacts: Sequence[Artifact], folder: Path
-) -> tuple[compat_rules.ReadArtifacts, dict[str, tuple[str, ...]], tuple[Finding, ...]]:
-    """Every artifact against the library of every target, with the session options that it needs.
-
-    Plain ones run on the CPU, provider-aware ones with their providers where the platform has them. What was read of
-    the artifacts; by target those that its library refuses, as MODEL/VARIANT; notes for the report.
-    """
-    read = compat_rules.read_artifacts(
-        {artifact.file: folder / storage.ARTIFACTS / artifact.file for artifact in artifacts}
-    )
-    installed, common = version("onnxruntime"), common_target(config)
-    unloadable: dict[str, tuple[str, ...]] = {}
-    notes: list[Finding] = []
-    for target in config.targets:
-        library = release_shipped.shipped_library(target, config, installed)
-        notes += (*library.findings, *release_custom_ops.custom_findings(config, target))
-        for artifact in artifacts:
-            name = f"{artifact.model}/{artifact.variant.name}"
-            findings = compat_rules.findings_for(
-                _told_claims(read, artifact, folder, common, target),
-                artifact.file,
-                library.runtime,
-                compat_rules.use_of(compat_rules.DEFAULT_USE, artifact.session_options),
-            )
-            if core_errors.errors(findings):
-                unloadable[target.name] = (*unloadable.get(target.name, ()), name)
-            notes += _at_target(target, artifact, findings)
-    return read, unloadable, tuple(dict.fromkeys(notes))
-
-
-def _told_claims(
-    read: compat_rules.ReadArtifacts, artifact: Artifact, folder: Path, common: CommonTarget, target: configs.Target
-) -> compat_rules.ReadArtifacts:
-    """The same, with what a target's providers take of a file that is aware of them: no kernel of the CPU is needed."""
-    facts = read.get(artifact.file)
-    providers = [
-        settings
-        for settings in (common.settings() if artifact.variant.providers else ())
-        if settings.provider in artifact.variant.providers and not settings.rules.run.never_on(target.platform)
-    ]
-    if not providers or not isinstance(facts, compat_rules.ArtifactFacts):
-        return read
-    return {
-        **read,
-        artifact.file: convert_many.with_claims(facts, folder / storage.ARTIFACTS / artifact.file, providers),
-    }
-
-
-def _at_target(target: configs.Target, artifact: Artifact, findings: Iterable[Finding]) -> Iterator[Finding]:
-    where = f"target {target.name}: {artifact.model} {artifact.variant.name}"
-    return (msgspec.structs.replace(finding, where=where) for finding in findings)
-
-
-def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
-    """Everything that speaks against the choices of a campaign; with an error among it no bundle may be made."""
-    config, choices = assembled.record.config, assembled.choices
-    installed, common = assembled.report.versions["onnxruntime"], common_target(config)
-    libraries = {target.name: release_shipped.shipped_library(target, config, installed) for target in config.targets}
-    read = compat_rules.read_artifacts(
-        {choice.artifact.file: folder / storage.ARTIFACTS / choice.artifact.file for choice in choices}
-    )
-    findings = [finding for library in libraries.values() for finding in library.findings]
-    findings += release_shipped.budget_findings(libraries.values(), config)
-    for choice in choices:
-        artifact, library = choice.artifact, libraries[choice.target.name]
-        use = compat_rules.use_of(choice.options, artifact.session_options)
-        told = read if use.on_cpu else _told_claims(read, artifact, folder, common, choice.target)
-        findings += _at_target(
-            choice.target, artifact, compat_rules.findings_for(told, artifact.file, library.runtime, use)
-        )
-        file = folder / storage.ARTIFACTS / artifact.file
-        findings += _at_target(choice.target, artifact, left_out_of(library, file, choice.options.provider))
-    findings += needless_sizes(choices, sizes_of(assembled.record.tables))
-    contexts = chip_contexts.chosen_contexts(assembled.record.contexts, assembled.record.checks)
-    for target in config.targets:
-        kind, release = libraries[target.name].runtime.kind, _release_of(target, installed)
-        findings += chip_contexts.context_findings(contexts, target, kind, release)
-    # A target that gets fewer models than another gets nothing for them: said, so that nobody finds out late.
-    chosen = {(choice.target.name, choice.artifact.model): None for choice in choices}
-    for target, model in itertools.product(config.targets, dict.fromkeys(model for _, model in chosen)):
-        if (target.name, model) not in chosen:
-            findings.append(
-                Finding(
-                    severity=Severity.WARNING,
-                    what="nothing ships to this target for this model",
-                    where=f"target {target.name}: {model}",
-                    why="no artifact of it may ship there",
-                    remedy="see the report for what failed",
-                )
-            )
-    return tuple(dict.fromkeys(findings))
-
-
-def left_out_of(library: release_shipped.ShippedLibrary, file: Path, provider: str) -> Iterator[Finding]:
-    """What a reduced build of this computer lacks of a file's operators, by the proof of its operator config."""
-    if library.operators is None:
-        return
-    needs, unknown = onnx_needs.needs_of_one(
-        file,
-        abis=library.runtime.abis,
-        providers=sorted({provider} - {runner_providers.CPU}),
-        extended=library.runtime.kind is not configs.BuildKind.MINIMAL,
-    )
-    if unknown:
-        yield Finding(severity=Severity.WARNING, what=unknown.what, why=unknown.why, remedy=unknown.remedy)
-    for lack in required_ops.covers(library.operators, needs or {}):
-        yield Finding(
-            severity=Severity.ERROR,
-            what=f"the library that ships was built without {lack.domain}:{lack.op}",
-            why=f"{lack.why}; node {lack.node} needs it since {lack.since_version}",
-            remedy=f"build it anew with the bundle's operator config, or add the line {lack.line}",
-        )
-
-
-def _release_of(target: configs.Target, installed: str) -> str:
-    """The release of ONNX Runtime that a target ships."""
-    return target.ort_release or release_shipped.library_release(target) or ".".join(installed.split(".")[:2])
 
 
 def _check_unchanged(path: Path, sha256: str) -> None:
@@ -553,19 +257,7 @@ def ship(
         _check_unchanged(folder / storage.ARTIFACTS / name, digest)
     contexts, context_files = _contexts(assembled, folder)
     ships = tuple(_shipped(assembled, choice) for choice in choices)
-    tables = assembled.record.tables
-    sizes = sizes_of(tables)
-    # Inputs and outputs as each model's file declares them, with what the config says of them.
-    models = tuple(
-        reference_files.signature_of(
-            model,
-            folder / storage.ARTIFACTS / artifact.file,
-            tables.get(model) or configs.ModelConfig(path=""),
-            size_of=sizes.get(model, ""),
-            constant_inputs=artifact.constant_inputs,
-        )
-        for model, artifact in {choice.artifact.model: choice.artifact for choice in choices}.items()
-    )
+    models = _signatures(assembled, folder / storage.ARTIFACTS)
     files = {shipped.file: folder / storage.ARTIFACTS / shipped.file.removeprefix(MODELS) for shipped in ships}
     operators = release_shipped.operator_configs(assembled.record.config, list(files.values()))
     sources: dict[str, Path | bytes] = {**files, **context_files}
@@ -613,6 +305,22 @@ def ship(
         attest=attested,
     )
     return manifest.content
+
+
+def _signatures(assembled: Assembled, artifacts: Path) -> tuple[bundle_manifest.ModelSignature, ...]:
+    """Inputs and outputs as each model's file declares them, with what the config says of them."""
+    tables = assembled.record.tables
+    sizes = sizes_of(tables)
+    return tuple(
+        reference_files.signature_of(
+            model,
+            artifacts / artifact.file,
+            tables.get(model) or configs.ModelConfig(path=""),
+            size_of=sizes.get(model, ""),
+            constant_inputs=artifact.constant_inputs,
+        )
+        for model, artifact in {choice.artifact.model: choice.artifact for choice in assembled.choices}.items()
+    )
 
 
 def proven(assembled: Assembled, folder: Path) -> Assembled:
@@ -700,7 +408,7 @@ def _contexts(assembled: Assembled, folder: Path) -> tuple[tuple[bundle_manifest
     for context in chip_contexts.chosen_contexts(assembled.record.contexts, assembled.record.checks):
         for target in (target for (_, model), target in targets.items() if model == context.model):
             if chip_contexts.takes_contexts(target):
-                release = _release_of(target, installed)
+                release = release_of(target, installed)
                 ships.append(chip_contexts.shipped_context(context, target, digests[context.model], MODELS, release))
                 for name, sha256 in ((context.file, context.sha256), (context.binary, context.binary_sha256)):
                     files[MODELS + name] = folder / storage.ARTIFACTS / name
@@ -736,7 +444,7 @@ def _shipped(assembled: Assembled, choice: choose.Choice) -> bundle_manifest.Shi
         aware_by=artifact.aware_by,
         steps=artifact.steps,
         runs=release_shipped.runs_of(record.config, choice),
-        ort_release=_release_of(target, installed),
+        ort_release=release_of(target, installed),
         min_api_level=target.min_api_level,
         min_os_version=target.min_os_version,
         abis=target.abis,

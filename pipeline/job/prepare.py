@@ -22,6 +22,7 @@ from pipeline.convert import aware as convert_aware
 from pipeline.convert import many as convert_many
 from pipeline.convert import precisions as convert_precisions
 from pipeline.convert import request as convert_request
+from pipeline.convert import shared_weights
 from pipeline.core import errors as core_errors
 from pipeline.core import files as storage
 from pipeline.core import workers
@@ -31,7 +32,7 @@ from pipeline.core.variant import Artifact
 from pipeline.job.models import check_named_outputs, sizes_of
 from pipeline.job.precisions import auto_providers, precision_orders
 from pipeline.job.sessions import app_sessions
-from pipeline.job.targets import common_target
+from pipeline.job.targets import CommonTarget, common_target
 from pipeline.model import sources as model_sources
 
 
@@ -98,14 +99,6 @@ def prepare(
     )
     changed = [model_set.base for model_set in sets if model_set.base.steps and not model_set.base.error]
     check_many.check_all_inputs([_subject(base.model, tables[base.model.name]) for base in changed], work / "changed")
-    aware = convert_request.AwareSpec()
-    # What provider-aware variants may count on: the lowest API level, OS version and release among the targets. Nothing
-    # where the config wants none: rules of claims begin with a later release than conversion. The session that saves
-    # them is that of an Android target's own library before others of its release.
-    if variants.aware:
-        ships = [t.library for t in config.targets if t.platform is configs.Platform.ANDROID and t.library]
-        chosen = convert_aware.choose_reference(variants.reference.value, common.release, ships, abi=common.abi)
-        aware = msgspec.structs.replace(chosen, providers=common.settings())
     with progress.stage("convert", sum(len(model_set.models) for model_set in sets)) as stage:
         converted = convert_many.convert_models(
             sets,
@@ -114,21 +107,17 @@ def prepare(
             cache=runner_files.cache_folder() / "artifacts",
             release=common.release,
             platform=convert_request.OptimizerPlatform.of_abi(common.abi),
-            aware=aware,
+            aware=_aware_spec(config, common),
             done=stage.done,
         )
     sizes = sizes_of(tables)
     converted = convert_many.with_contexts(
         converted, variants.contexts, folder / storage.ARTIFACTS, progress, sizes=sizes, share=variants.share_weights
     )
-    converted = convert_many.with_shared_weights(converted, sizes, folder / storage.ARTIFACTS, common.release, progress)
-    failed = [conversion.error for conversion in converted if conversion.error]
-    if (
-        failed
-        and len(failed) == len(converted)
-        and core_errors.common_exit_code(failed) is not core_errors.ExitCode.SOME_FAILED
-    ):
-        raise failed[0]
+    converted = shared_weights.with_shared_weights(
+        converted, sizes, folder / storage.ARTIFACTS, common.release, progress
+    )
+    _refuse_all_failed(converted)
     artifacts = [
         tuple(msgspec.structs.replace(artifact, model=model.name) for artifact in conversion.artifacts)
         for (model, _), conversion in zip(models, converted, strict=True)
@@ -174,6 +163,28 @@ def prepare(
             )
         )
     return prepared
+
+
+def _aware_spec(config: Config, common: CommonTarget) -> convert_request.AwareSpec:
+    """What provider-aware variants may count on: the lowest API level, OS version and release among the targets.
+
+    Nothing where the config wants none: rules of claims begin with a later release than conversion. The session that
+    saves them is that of an Android target's own library before others of its release.
+    """
+    if not config.variants.aware:
+        return convert_request.AwareSpec()
+    ships = [t.library for t in config.targets if t.platform is configs.Platform.ANDROID and t.library]
+    wanted = config.variants.reference.value
+    chosen = convert_aware.choose_reference(wanted, common.release, ships, abi=common.abi)
+    return msgspec.structs.replace(chosen, providers=common.settings())
+
+
+def _refuse_all_failed(converted: Sequence[convert_precisions.Conversion]) -> None:
+    """Raise the first error where every model failed and all for want of the same."""
+    failed = [conversion.error for conversion in converted if conversion.error]
+    common = core_errors.common_exit_code(failed) if failed and len(failed) == len(converted) else None
+    if common not in (None, core_errors.ExitCode.SOME_FAILED):
+        raise failed[0]
 
 
 def _simulated(

@@ -49,17 +49,12 @@ from pipeline.core.errors import Finding, PipelineError
 from pipeline.core.progress import Progress
 from pipeline.job import campaigns, forecast
 from pipeline.job.accuracies import with_accuracy
-from pipeline.job.assemble import (
-    Assembled,
-    EndedCampaign,
-    assemble,
-    check_against_targets,
-    close_job,
-    compared_runs,
-)
+from pipeline.job.assemble import Assembled, EndedCampaign, assemble, close_job
 from pipeline.job.bench import libraries_by_device, opened, require_devices
 from pipeline.job.campaigns import known_on_network, new_campaign, resume, stored_config, versions
+from pipeline.job.choices import compared_runs
 from pipeline.job.models import find
+from pipeline.job.objections import check_against_targets
 from pipeline.job.possible import possible_runs
 from pipeline.job.predicted import predict
 from pipeline.job.prepare import Prepared, prepare

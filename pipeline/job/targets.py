@@ -79,3 +79,8 @@ def common_target(config: Config) -> CommonTarget:
         api_level=min((target.min_api_level for target in android if target.min_api_level), default=None),
         coreml_version=COREML_VERSIONS.get(oldest, 8 if oldest > 18 else 5) if oldest else None,
     )
+
+
+def release_of(target: configs.Target, installed: str) -> str:
+    """The release of ONNX Runtime that a target ships."""
+    return target.ort_release or release_shipped.library_release(target) or ".".join(installed.split(".")[:2])

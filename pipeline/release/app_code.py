@@ -612,15 +612,10 @@ def selection(
         numbers = [number for number, shipped in enumerate(ships) if (shipped.target, shipped.model) == (target, model)]
         rows = [
             SelectionRow(
-                target=target,
-                model=model,
-                soc=device_class.chip,
-                abi=device_class.abi,
-                min_api_level=device_class.api_level,
-                ships=number,
+                target=target, model=model, soc=kind.chip, abi=kind.abi, min_api_level=kind.api_level, ships=number
             )
             for number in numbers
-            for device_class in classes[number]
+            for kind in classes[number]
         ]
         yield from sorted(rows, key=lambda row: (row.soc, row.abi, -row.min_api_level))
         yield SelectionRow(target=target, model=model, ships=numbers[0])

@@ -116,21 +116,7 @@ def choose(
             for rival in rivals
             if rival is not chosen and (rival.name in open_ or (rival is best and chosen.name in open_))
         ]
-        # The devices where another was shown to be faster, or is so by more than the margin, the worst first
-        slower: dict[str, run_compare.Comparison] = {}
-        for device in sorted(chosen.groups, key=lambda device: -chosen.ratios[device]):
-            group, beside, ratio = chosen.groups[device], fastest[device], chosen.ratios[device]
-            comparison = run_compare.compare(group, beside, rule) or run_compare.Comparison(
-                baseline=beside.key,
-                ratio=ratio,
-                low=None,
-                high=None,
-                rounds=1,
-                margin=rule.margin,
-                verdict=run_compare.Verdict.NOT_SHOWN,
-            )
-            if group is not beside and (comparison.verdict in WORSE or ratio > 1 + rule.margin):
-                slower[device] = comparison
+        slower = _slower(chosen, fastest, rule)
         where, several, number = _listed(tuple(fastest)), len(fastest) > 1, len(candidates)
         if len(tied) > 1:
             reason = f"measured on {where}: statistically tied with the {'best' if several else 'fastest'}; "
@@ -166,6 +152,27 @@ def choose(
 WORSE = frozenset({run_compare.Verdict.SLOWER, run_compare.Verdict.MIXED})
 """Verdicts by which a run is shown to be slower, be it by its median, mean or 90th percentile."""
 NO_WORSE = frozenset({run_compare.Verdict.FASTER, run_compare.Verdict.SAME, run_compare.Verdict.NOT_SHOWN, None})
+
+
+def _slower(
+    chosen: "_Candidate", fastest: Mapping[str, run_groups.RunGroup], rule: run_compare.DecisionRule
+) -> dict[str, run_compare.Comparison]:
+    """The devices where another was shown to be faster, or is so by more than the margin, the worst first."""
+    slower: dict[str, run_compare.Comparison] = {}
+    for device in sorted(chosen.groups, key=lambda device: -chosen.ratios[device]):
+        group, beside, ratio = chosen.groups[device], fastest[device], chosen.ratios[device]
+        comparison = run_compare.compare(group, beside, rule) or run_compare.Comparison(
+            baseline=beside.key,
+            ratio=ratio,
+            low=None,
+            high=None,
+            rounds=1,
+            margin=rule.margin,
+            verdict=run_compare.Verdict.NOT_SHOWN,
+        )
+        if group is not beside and (comparison.verdict in WORSE or ratio > 1 + rule.margin):
+            slower[device] = comparison
+    return slower
 
 
 def _verdicts(

@@ -6,8 +6,8 @@ from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
 from pipeline.config import Platform, RunConfig, Target
 from pipeline.core.variant import Level, Style, Variant
-from pipeline.job.assemble import named_for_cpu
 from pipeline.job.bench import libraries_by_device, opened_alone
+from pipeline.job.choices import named_for_cpu
 
 ARM = Target(name="arm", platform=Platform.ANDROID, abis=("arm64-v8a",), library="arm.aar")
 INTEL = Target(name="intel", platform=Platform.ANDROID, abis=("x86_64",), library="android:1.29.0")

@@ -19,7 +19,8 @@ from pipeline.core.errors import CheckFailed, Severity
 from pipeline.core.files import CONFIG_FILE
 from pipeline.core.releases import Release
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.job.assemble import bundled_name, left_out_of
+from pipeline.job.assemble import bundled_name
+from pipeline.job.objections import left_out_of
 from pipeline.release import reference_files
 from pipeline.release.choose import Choice
 from pipeline.release.reference_files import keep_reference

@@ -567,11 +567,8 @@ def _overridable(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
 def _providers(check: DoctorFinding, model: ExaminedModel) -> DoctorFinding:
     """Every provider of the library that claims something; a model that runs on one is also tried on the CPU."""
     library = model.usual.available_providers
-    there = [
-        name
-        for name, provider in runner_providers.PROVIDERS.items()
-        if provider.ort_name in library and not provider.fallback
-    ]
+    known = runner_providers.PROVIDERS
+    there = [name for name, provider in known.items() if provider.ort_name in library and not provider.fallback]
     refused = [name for name in there if (answer := model.answers.get(name)) and (answer.error or not answer.claimed)]
     remedies = [
         remedy for name in there if name not in refused and name != model.start.provider for remedy in _on(name, model)

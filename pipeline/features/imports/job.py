@@ -505,9 +505,7 @@ def make_model(source: str, destination: Path) -> None:
 def refuse_failed(report: ImportReport) -> None:
     """CheckFailed for outputs that are not those of the framework."""
     if report.failed:
-        why = "; ".join(
-            f"{comparison.inputs}, output {check.output!r}: {check.reason}" for comparison, check in report.failed
-        )
+        why = "; ".join(f"{beside.inputs}, output {check.output!r}: {check.reason}" for beside, check in report.failed)
         rounded = "keep 64 bits by initial_types, where the estimator has such a form, or scale the inputs"
         fixed = "look for code that depends on values or sizes, which an export fixes"
         raise CheckFailed(

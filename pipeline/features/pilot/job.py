@@ -23,8 +23,8 @@ from pipeline.campaign.statistics import groups as run_groups
 from pipeline.config import Config
 from pipeline.core import groups as counting
 from pipeline.core.progress import Progress
-from pipeline.job import assemble, campaigns, models, prepare
 from pipeline.job import bench as job_bench
+from pipeline.job import campaigns, models, objections, prepare
 from pipeline.job import run as job_run
 from pipeline.report import wording
 
@@ -206,7 +206,7 @@ def pilot(
         job_bench.require_library(bench.devices.values(), options.library)
         prepared = prepare.prepare(short, models.find(config), bench.work, bench.work, progress)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
-        read, unloadable, _ = assemble.check_against_targets(short, artifacts, bench.work)
+        read, unloadable, _ = objections.check_against_targets(short, artifacts, bench.work)
         job = job_run.CampaignJob(short, options, prepared, bench.work, bench.store, read, unloadable)
         measurable = [
             artifact for model in prepared for artifact in model.artifacts if artifact.source in model.references

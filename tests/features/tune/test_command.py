@@ -14,7 +14,7 @@ from pipeline.campaign.record import CampaignRecord, RunRecord
 from pipeline.campaign.store import open_store
 from pipeline.campaign.tuned import TUNE_VERSION, TuneReport
 from pipeline.features.tune.space import SOFTWARE_GPU
-from pipeline.job.assemble import NO_ANSWERS
+from pipeline.job.choices import NO_ANSWERS
 from pipeline.job.stored import stored as assembled_of
 from pipeline.release.manifest import read_manifest
 from pipeline.report import formats
