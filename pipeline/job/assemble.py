@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
@@ -488,8 +488,13 @@ def _evidence(assembled: Assembled) -> dict[str, object]:
     } | ({"accuracy": accuracy} if accuracy else {})
 
 
-EndedCampaign: TypeAlias = tuple[CampaignRecord, Mapping[str, str], tuple[runner_options.Denied, ...]]
-"""A campaign after its runs, why devices could not finish, and options newly denied."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedCampaign:
+    """A campaign after its runs: `left` says why devices could not finish, `denied` which options are newly denied."""
+
+    campaign: CampaignRecord
+    left: Mapping[str, str] = field(default_factory=dict)
+    denied: tuple[runner_options.Denied, ...] = ()
 
 
 def close_job(
@@ -506,8 +511,7 @@ def close_job(
 
     `prove` is as for `ship`.
     """
-    campaign, left, denied = ended
-    assembled, content = with_earlier(assemble(store, campaign), store), None
+    assembled, content = with_earlier(assemble(store, ended.campaign), store), None
     findings = check_shipping(assembled, folder)
     if against := core_errors.errors(findings):
         refusals = tuple(f"{finding.where}: {finding.text}" for finding in against)
@@ -523,14 +527,14 @@ def close_job(
         return msgspec.structs.replace(record, stages=(*record.stages, *progress.stages))
 
     if not only_reads:
-        store.amend(campaign.id, with_stages)
+        store.amend(ended.campaign.id, with_stages)
     assembled = replace(
         assembled,
         record=with_stages(assembled.record),
         folder=folder,
         content=content,
-        left=left,
-        denied=denied,
+        left=ended.left,
+        denied=ended.denied,
         findings=findings,
     )
     write_reports(assembled, folder)

@@ -261,7 +261,7 @@ class CampaignJob:
         find what crashes where that is asked; devices that ended early confirm nothing.
         """
         if self.options.convert_only:
-            return self.enter({}, [], []), {}, ()
+            return EndedCampaign(campaign=self.enter({}, [], []))
         with self.bench(work, progress) as bench:
             measurable = [a for model in self.prepared for a in model.artifacts if a.source in model.references]
             devices = list(bench.facts.values())
@@ -302,7 +302,7 @@ class CampaignJob:
                     f"{kept} of {planned} runs are kept; no report and no bundle were written"
                 ) from error
             denied = bench.blame(plan) if self.options.blame else ()
-            return campaign, left | bench.away(campaign), denied
+            return EndedCampaign(campaign=campaign, left=left | bench.away(campaign), denied=denied)
 
     def total(self, plan: campaign_measure.CampaignPlan, run_seconds: float | None) -> str:
         """About how long the whole job takes, said before its first run; "" where that is soon."""

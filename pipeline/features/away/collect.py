@@ -105,7 +105,7 @@ def collect(order: CollectOrder, progress: Progress) -> tuple[tuple[Collected, .
                     collected.append(store_session(collecting, session, plan, order.name))
                     stage.done()
             left = {done.device: f"{done.left} turns were not run there" for done in collected if done.left}
-            ended = (store.campaign(plans[0].campaign), left, ())
+            ended = assemble.EndedCampaign(campaign=store.campaign(plans[0].campaign), left=left)
             assembled = assemble.close_job(store, folder, ended, None, stages, prove=order.prove)
             return tuple(collected), assembled
 

@@ -319,6 +319,5 @@ def close(database: str, asked: str | None, output: Path | None, progress: Progr
             document = msgspec.structs.replace(carried.record, config=carried.config)
             campaign = msgspec.structs.replace(campaign, document=document)
             left = {job.device: job.reason for job in jobs if job.state in lab_queue.ENDED and job.reason}
-            return assemble.close_job(
-                store, folder, (campaign, left, ()), None, core_progress.StageLog(progress), only_reads=True
-            )
+            ended = assemble.EndedCampaign(campaign=campaign, left=left)
+            return assemble.close_job(store, folder, ended, None, core_progress.StageLog(progress), only_reads=True)

@@ -179,7 +179,7 @@ def tune(job: job_run.CampaignJob, work: Path, progress: Progress) -> assemble.E
         rounds = msgspec.structs.replace(in_rounds.measure, rounds=CONFIRM_ROUNDS)
         later = bench.run(replace(in_rounds, measure=rounds))
         denied = bench.blame(plan) if job.options.blame else ()
-        return campaign, left | later, denied
+        return assemble.EndedCampaign(campaign=campaign, left=left | later, denied=denied)
 
 
 def _searched(
