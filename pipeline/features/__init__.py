@@ -21,6 +21,8 @@ OFFERS: dict[str, tuple[str, ...]] = {
     "ship.proofs": ("prove.run:attested",),
     "android.guard": ("guard.java:classes",),
     "android.self_tests": ("guard.selftest:self_tests",),
+    "snippet.guard": ("guard.cpp:headers",),
+    "snippet.self_tests": ("guard.selftest:self_tests",),
     "convert.options": ("diff.command:convert_options",),
     "convert.changes": ("diff.command:convert_changes",),
     "run.plan_options": ("pilot.command:options",),

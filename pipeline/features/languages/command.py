@@ -22,16 +22,29 @@ from pipeline.cli.outputs import Outputs
 )
 @click.option("--model", metavar="NAME", help="Model.  [default: all that ship to the target]")
 @click.option("--target", metavar="NAME", help="Target of the config.  [default: the only one that such apps run on]")
+@click.option(
+    "--guard",
+    type=click.Path(path_type=Path),
+    help="Folder for the guard's headers and samples; the code then has functions behind the guard (cpp).",
+)
 @cli_options.signer_option
 @cli_outputs.json_option
 def snippet(
-    bundle: Path, language: str, model: str | None, target: str | None, key: Path | None, outputs: Outputs
+    bundle: Path,
+    language: str,
+    model: str | None,
+    target: str | None,
+    guard: Path | None,
+    key: Path | None,
+    outputs: Outputs,
 ) -> None:
     """Print code that opens the models of BUNDLE with the session options that they were released with.
 
     Options that the package of such apps cannot set are listed in the code and on stderr. The bundle is verified
     first: give the maker's public key (--key) for one that is not your own.
     """
+    from pipeline.core import files as storage
+    from pipeline.features.languages.guarded import guarded
     from pipeline.features.languages.snippet import LANGUAGES, lost, openings, other_release, state_texts
     from pipeline.features.languages.snippet import snippet as code_for
     from pipeline.release import app_code, chip_contexts, signature
@@ -52,13 +65,18 @@ def snippet(
     tested = sorted({(shipped.ort_release, shipped.platform) for shipped in ships})
     others = [text for release, platform in tested for text in other_release(language, release, platform)]
     states = state_texts(table for table in manifest.content.models if table.model in names)
-    code = str(code_for(language, opened, contexts, sizes, (*others, *states)))
+    guarding = guarded(language, bundle, manifest, target_name) if guard else None
+    code = str(code_for(language, opened, contexts, sizes, (*others, *states), guarding))
     missing = lost(language, opened, sizes)
+    untested = list(guarding.warnings()) if guarding else []
+    if guard and guarding:
+        for name, content in guarding.files({opening.title: opening.name for opening in opened}).items():
+            storage.write_bytes(guard / name, content if isinstance(content, bytes) else content.encode())
     files = [opening.file for opening in opened]
     files += dict.fromkeys(name for opening in opened for name in opening.weights[:1])
     files += [Path(path).name for path in chip_contexts.shipped_files(contexts)]
     outputs.write_json({"target": target_name, "code": code, "files": files, "lost": missing, "runtime": others})
-    for line in (*missing, *others):
+    for line in (*missing, *others, *untested):
         click.echo(runner_files.visible(f"warning: {line}"), err=True)
     if outputs.text:
         click.echo(code, nl=False)

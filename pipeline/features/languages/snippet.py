@@ -14,6 +14,7 @@ from device_runner.spec import ElementType, OptimizationLevel, RunOptions
 from pipeline.campaign import run_options
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ConfigError
+from pipeline.features.languages import guarded as guarding
 from pipeline.release import app_code, chip_contexts, source_code
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import sizes as release_sizes
@@ -57,11 +58,13 @@ REACT_NATIVE_LEVELS = {
 class Opening:
     """A file of a model and how it is opened: `where` says which devices have it, `ways` are tried in their order.
 
-    `contexts` come before them: what was compiled for NPUs. `weights` is the file beside it with its sha256.
+    `contexts` come before them: what was compiled for NPUs. `weights` is the file beside it with its sha256. `title` is
+    the model's in the bundle, `model` has the file's number behind it where there are several.
     `folder` is where the bundle's files are among an app's assets.
     """
 
     folder: str
+    title: str
     model: str
     file: str
     sha256: str
@@ -81,9 +84,19 @@ class Opening:
         return [f"{self.folder}/models/{file}" for file in (self.file, *self.weights[:1])]
 
     @property
+    def digests(self) -> str:
+        """The digests of its files, a line each."""
+        return "\n".join((self.sha256, *self.weights[1:]))
+
+    @property
     def type_name(self) -> str:
         """The model as part of a name in other languages."""
         return app_code.class_name(self.model, ())
+
+    @property
+    def name(self) -> str:
+        """What the guard of C++ calls the model: the classes of one model share a sample."""
+        return app_code.class_name(self.title, ())
 
 
 def open_code(
@@ -106,6 +119,19 @@ def open_code(
             remedy="leave the provider out of [[runs]], and make the bundle again",
         )
     return source_code.render_source("pipeline.features.languages", f"{language}.jinja", opening=opening, ways=ways)
+
+
+def guarded_code(language: str, opening: Opening, guard: guarding.Guarded) -> source_code.Code:
+    """The lines that open one file behind a guard."""
+    kind = LANGUAGES[language]
+    ways = [
+        {"name": run_options.options_name(options), "safe": options.on_cpu, "calls": list(kind.write(options))}
+        for options in opening.ways
+    ]
+    template = f"{language}-guard.jinja"
+    return source_code.render_source(
+        "pipeline.features.languages", template, opening=opening, ways=ways, guard=guard
+    )
 
 
 def python(options: RunOptions) -> Iterator[source_code.Code]:
@@ -279,6 +305,7 @@ def openings(content: bundle_manifest.Content, target: str, model: str | None) -
                 opened.append(
                     Opening(
                         folder=folder,
+                        title=name,
                         model=f"{name} {position}" if position > 1 else name,
                         file=shipped.file.rpartition("/")[2],
                         sha256=digests[shipped.file],
@@ -319,15 +346,18 @@ def snippet(
     contexts: Sequence[bundle_manifest.ShippedContext],
     sizes: Sequence[Sequence[bundle_manifest.ModelSignature]] = (),
     notes: Iterable[str] = (),
+    guard: guarding.Guarded | None = None,
 ) -> source_code.Code:
     """The code for a language of `LANGUAGES`; what its package cannot set, and `notes`, stand in comments.
 
-    `contexts` are those of the target, `sizes` those of its models that come in several.
+    `contexts` are those of the target, `sizes` those of its models that come in several. With a `guard` models that
+    something else than the CPU may run have code behind it, too.
     """
     kind = LANGUAGES[language]
     ways = [way for opening in opened for way in opening.ways]
     inputs = {rows[-1].model: list(release_sizes.sized_inputs(rows, frozenset())) for rows in sizes}
     lines = [kind.head] if kind.head else []
+    lines += [source_code.Code("#include <ort_mobile_guard.h>  // in the folder of --guard")] if guard else []
     lines += [kind.remark(text) for text in notes] + (app_code.cpp_helpers(ways) if kind.calls is app_code.CPP else [])
     if kind.support:
         plugin, runtime = chip_contexts.gradle_notations(contexts) if contexts else ("", "")
@@ -352,6 +382,8 @@ def snippet(
         picked = [rows for rows in sizes if opening.model == rows[-1].model]
         lines += [kind.remark(text) for text in lost(language, [opening], picked)]
         lines.append(open_code(language, opening, kind.write).stripped())
+        if guard and guarding.is_guarded(opening.ways):
+            lines.append(guarded_code(language, opening, guard).stripped())
     by_model = {opening.model: opening for opening in opened}
     values = {"buffers": app_code.BUFFERS, "types": CPP_TYPES}
     for rows in sizes if kind.support else ():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.features.guard.natives import Device, NativeApp, cpp_app
 from tests.features.guard.phones import App, Phone, build
 
 
@@ -19,5 +20,21 @@ def phone(app: App, tmp_path: Path) -> Callable[..., Phone]:
 
     def made(name: str = "phone", **more: object) -> Phone:
         return Phone(app=app, storage=tmp_path / name, **more)  # type: ignore[arg-type]
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def cpp(tmp_path_factory: pytest.TempPathFactory) -> NativeApp:
+    return cpp_app(tmp_path_factory.mktemp("guarded_cpp"))
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Device]:
+    """Devices by their names, with what is given; a test names the language of their app."""
+    app = request.getfixturevalue(request.param)
+
+    def made(name: str = "device", **more: object) -> Device:
+        return Device(app=app, storage=tmp_path / name, **more)  # type: ignore[arg-type]
 
     return made

@@ -1,0 +1,72 @@
+"""The guard in code for apps that take no package: which language has one, and the files that stand beside its code."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from device_runner.spec import RunOptions
+from pipeline.core import features
+from pipeline.core.errors import ConfigError
+from pipeline.release import manifest as bundle_manifest
+
+HEADERS = features.Place[Callable[[], dict[str, str]]]("snippet.guard")
+"""The guard's headers for C++: file name to source."""
+
+SELF_TESTS = features.Place[Callable[[Path, bundle_manifest.Manifest, str], dict[str, bytes | str]]](
+    "snippet.self_tests"
+)
+"""What devices try session options with, by the models of a target of a bundle: data, or why there is none."""
+
+LANGUAGE = "cpp"
+"""The language whose code has a guard."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarded:
+    """What code behind a guard names of its bundle, and what is in the folder beside it.
+
+    `tests` has by model the data of its self-test, or why there is none.
+    """
+
+    bundle: str
+    digest: str
+    rollback: str
+    headers: Mapping[str, str]
+    tests: Mapping[str, bytes | str]
+
+    def files(self, names: Mapping[str, str]) -> dict[str, bytes | str]:
+        """The files of the folder; `names` has those that code has for the models."""
+        found = {names[model]: data for model, data in self.tests.items() if model in names}
+        samples = {f"{name}.sample": data for name, data in found.items() if isinstance(data, bytes)}
+        return {**self.headers, **samples}
+
+    def warnings(self) -> Iterator[str]:
+        """Of which models session options are tried without a look at their outputs."""
+        for model, found in self.tests.items():
+            if isinstance(found, str):
+                yield f"self-test of {model}: none, {found}"
+
+
+def guarded(language: str, bundle: Path, manifest: bundle_manifest.Manifest, target: str) -> Guarded:
+    """The guard of a target's models; ConfigError for a language without one, and where the feature is not there."""
+    headers = {name: text for write in HEADERS for name, text in write().items()}
+    if language != LANGUAGE or not headers:
+        raise ConfigError(
+            f"code for {language} has no guard",
+            where="--guard",
+            why="ort-mobile writes one for C++, and the classes of `release android` and `release apple` have it",
+            remedy="leave --guard out, or take --for cpp",
+        )
+    back = [fallback for fallback in manifest.content.rollback if fallback is not bundle_manifest.Fallback.RUN]
+    return Guarded(
+        bundle=manifest.content.name,
+        digest=manifest.content_sha256,
+        rollback=",".join(back),
+        headers=headers,
+        tests={model: found for tests in SELF_TESTS for model, found in tests(bundle, manifest, target).items()},
+    )
+
+
+def is_guarded(ways: Sequence[RunOptions]) -> bool:
+    """Whether something else than the CPU may run a model, and the CPU may, too."""
+    return any(options.on_cpu for options in ways) and not all(options.on_cpu for options in ways)
