@@ -58,9 +58,9 @@ class ExecutionProvider:
     others leave: the CPU. `own_threads`: its pool of threads is its own, as large as its option intra_op_num_threads
     says. `fixed_shapes`: it wants inputs whose sizes are fixed. `named_since` is the release from which the generic
     append call knows it, `devices_since` that from which it is appended by its devices as well. `option_bits` are its
-    options as older calls have them, in one number. `layout_key` is the option with its layout, NHWC or NCHW. Platforms
-    in `excluded` can never have it, as it is `owner`'s: `instead` says what they have, and may name {platform};
-    `remedy` what to do.
+    options as older calls have them, in one number. `cache_key` is the option with the folder for what it compiles,
+    `layout_key` the one with its layout, NHWC or NCHW. Platforms in `excluded` can never have it, as it is `owner`'s:
+    `instead` says what they have, and may name {platform}; `remedy` what to do.
     """
 
     name: str
@@ -90,6 +90,7 @@ class ExecutionProvider:
     devices_since: str = ""
     option_bits: dict[tuple[str, str], int] = field(default_factory=dict)
     layout_key: str = ""
+    cache_key: str = ""
 
     @property
     def append_name(self) -> str:
@@ -212,7 +213,7 @@ _ROWS = (
     ExecutionProvider(
         name="coreml", title="CoreML", ort_name="CoreMLExecutionProvider", appended="CoreML", function="CoreML",
         java="addCoreML", nhwc=False, perf_test=True, fixed_shapes=True, values=_COREML_OPTIONS,
-        option_bits=_COREML_BITS, named_since=(1, 21), devices_since="1.31.1",
+        option_bits=_COREML_BITS, named_since=(1, 21), devices_since="1.31.1", cache_key="ModelCacheDirectory",
         owner="Apple", excluded=frozenset({"android", "linux"}), instead="not on {platform}",
         remedy="run it on a Mac or an iPhone",
     ),

@@ -341,6 +341,10 @@ class AppleRelease(Table, frozen=True, kw_only=True):
     """Folder of the package; default: swift in the output folder."""
     telemetry: Telemetry = Telemetry.DEFAULT
     """off: the classes switch ONNX Runtime's telemetry off before they open a model."""
+    guard: bool = True
+    """Whether the classes try accelerators on the device before they use them; false: they open what was released."""
+    deny_key: str | None = None
+    """Public key, PEM, of who may forbid session options on devices later (`bundle deny`); default: nobody may."""
     runtime: str | None = None
     """Build of ONNX Runtime to put into the package: xcframework, folder or ZIP; default: none."""
     runtime_url: str | None = None

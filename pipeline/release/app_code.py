@@ -345,22 +345,22 @@ def swift(options: RunOptions, file: str) -> tuple[str, ...]:
     )
 
 
-def swift_calls(options: RunOptions) -> Iterator[Code]:
-    """The statements of Swift that set `options`, an ORTSessionOptions of that name; a comment for what it lacks."""
+def swift_calls(options: RunOptions, more: Mapping[str, Code] = {}) -> Iterator[Code]:
+    """The statements of Swift that set `options`, an ORTSessionOptions of that name, and `more` of the provider's."""
     if any(_registers(name) == "linked_ops" for name in options.custom_ops):
         yield Code("// The app links the bundle's xcframework; a bridging header declares its RegisterCustomOps.")
-    yield from session_calls(SWIFT, options)
-    yield from _lacking("Objective-C", SWIFT, options)
-    yield from _swift_provider(options)
+    lacking = _lacking("Objective-C", SWIFT, options)
+    yield from (*session_calls(SWIFT, options), *lacking, *_swift_provider(options, more))
 
 
-def _swift_provider(options: RunOptions) -> Iterator[Code]:
+def _swift_provider(options: RunOptions, more: Mapping[str, Code] = {}) -> Iterator[Code]:
     provider = runner_providers.provider_named(options.provider)
     if provider.never_on("ios"):
         yield Code("// {} is {}'s.").format(comment(provider.title), comment(provider.owner))
     elif not provider.fallback:
         given = sorted(without_capture(options).provider_options.items())
         pairs = [Code("{}: {}").format(swift_text(key), swift_text(value)) for key, value in given]
+        pairs += [Code("{}: {}").format(swift_text(key), value) for key, value in more.items()]
         call = Code("try options.appendExecutionProvider({}, providerOptions: [{}])")
         yield call.format(swift_text(provider.append_name), joined(pairs) if pairs else Code(":"))
 

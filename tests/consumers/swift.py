@@ -147,17 +147,20 @@ def build(work: Path, version: str, *libraries: Path) -> str:
     """
     _write_bindings(work / "onnxruntime-swift-package-manager")
     (work / "lib").mkdir()
-    (work / "crypto").mkdir()
-    (work / "crypto/CommonCrypto.h").write_text(CRYPTO)
-    (work / "crypto/module.modulemap").write_text(
-        'module CommonCrypto {\n    header "CommonCrypto.h"\n    export *\n}\n'
-    )
+    write_crypto(work / "crypto")
     library = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
     for name in ("libonnxruntime_c.so", "libonnxruntime.so.1"):
         shutil.copy(library, work / "lib" / name)
     links = "".join(f" -Xlinker /build/lib/{Path(shutil.copy(path, work / 'lib')).name}" for path in libraries)
     done = run(work, "sh", "-c", BUILD.rstrip() + links, "sh", version)
     return done.stdout + done.stderr if done.returncode else ""
+
+
+def write_crypto(folder: Path) -> None:
+    """Write what stands in for Apple's CommonCrypto."""
+    folder.mkdir()
+    (folder / "CommonCrypto.h").write_text(CRYPTO)
+    (folder / "module.modulemap").write_text('module CommonCrypto {\n    header "CommonCrypto.h"\n    export *\n}\n')
 
 
 def _write_bindings(folder: Path) -> None:

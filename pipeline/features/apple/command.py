@@ -24,6 +24,17 @@ from pipeline.cli.outputs import Outputs
 )
 @cli_options.telemetry_option
 @cli_options.signer_option
+@click.option(
+    "--deny-key",
+    type=click.Path(path_type=Path),
+    help="Public key, PEM, of who may forbid session options later (`bundle deny`)  [default: --key].",
+)
+@click.option(
+    "--guard/--no-guard",
+    default=True,
+    show_default=True,
+    help="The classes try accelerators on the device before they use them, or open what was released at once.",
+)
 @click.option("--runtime", type=click.Path(path_type=Path), help="Build of ONNX Runtime: xcframework, folder or ZIP.")
 @click.option("--runtime-url", metavar="URL", help="Where apps get it: the package then has address and checksum.")
 @cli_outputs.json_option
@@ -35,6 +46,8 @@ def apple(
     version: str | None,
     telemetry: str,
     key: Path | None,
+    deny_key: Path | None,
+    guard: bool,
     runtime: Path | None,
     runtime_url: str | None,
     outputs: Outputs,
@@ -57,6 +70,8 @@ def apple(
         folder=str(output),
         onnxruntime=version,
         telemetry=configs.Telemetry(telemetry),
+        guard=guard,
+        deny_key=str(deny_key or key) if deny_key or key else None,
         runtime=str(runtime) if runtime else None,
         runtime_url=runtime_url,
     )

@@ -7,7 +7,7 @@ newer (docs/facts/release_consumers.md, R.8, R.9).
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
@@ -19,6 +19,7 @@ from device_runner import providers as runner_providers
 from pipeline import config as configs
 from pipeline.campaign import run_options
 from pipeline.config import Config
+from pipeline.core import features
 from pipeline.core import files as storage
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, Finding
@@ -27,15 +28,17 @@ from pipeline.features.apple.sources import (
     OPERATORS,
     SWIFT_WORDS,
     TAKEN,
+    is_taken,
     render,
     resource,
     ships_of,
+    swift_class,
     swift_sources,
 )
 from pipeline.features.packages import objections as package_objections
 from pipeline.features.packages import release as packages_release
 from pipeline.library import xcframework
-from pipeline.release import app_code
+from pipeline.release import app_code, signature
 from pipeline.release import custom_ops as release_custom_ops
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import shipped as release_shipped
@@ -47,6 +50,26 @@ HEADERS = "COnnxRuntime"
 URL = re.compile(r"https://[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]{1,2000}\.zip")
 EMPTY_SOURCE = "// Swift's package manager wants a source in each target.\n"
 MODULE_MAP = f'module {HEADERS} {{\n    header "onnxruntime_c_api.h"\n    export *\n}}\n'
+
+
+SELF_TESTS = features.Place[Callable[[Path, bundle_manifest.Manifest, str], dict[str, bytes | str]]]("apple.self_tests")
+"""What devices try session options with, by the models of a target of a bundle: data, or why there is none."""
+
+
+def self_tests(bundle: Path, manifest: bundle_manifest.Manifest, target: str) -> dict[str, bytes | str]:
+    """By model: the data of its self-test, or why there is none."""
+    return {model: test for tests in SELF_TESTS for model, test in tests(bundle, manifest, target).items()}
+
+
+def _public_key(path: str | None) -> str:
+    """A public key as an uncompressed point of X9.63 in hexadecimal digits, which CryptoKit takes; "" for none."""
+    if not path:
+        return ""
+    from cryptography.hazmat.primitives import serialization
+
+    key = signature.read_public_key(Path(path))
+    point = serialization.PublicFormat.UncompressedPoint
+    return key.public_bytes(serialization.Encoding.X962, point).hex()
 
 
 @contextlib.contextmanager
@@ -208,9 +231,12 @@ def _package(
         )
     versions = _versions_for(ships[0].ort_release, ships[0].platform, table, runtime)
     systems = _systems(ships, versions, operators)
-    sources = swift_sources(manifest, target, module, telemetry=table.telemetry is not configs.Telemetry.OFF)
-    classes = tuple(name for file in sources if (name := file.removesuffix(".swift")) not in TAKEN)
+    telemetry, deny_key = table.telemetry is not configs.Telemetry.OFF, _public_key(table.deny_key)
+    sources = swift_sources(manifest, target, module, telemetry=telemetry, guard=table.guard, deny_key=deny_key)
+    classes = tuple(name for file in sources if not is_taken(name := file.removesuffix(".swift")))
     notes = list(warnings(content, target))
+    tests = self_tests(bundle, manifest, target) if table.guard else {}
+    notes += [f"self-test of {model}: none, {why}" for model, why in tests.items() if isinstance(why, str)]
     files: dict[str, str | Path | storage.VerifiedFile] = {**(runtime_files(runtime, archive) if runtime else {})}
     if runtime and not runtime.simulator:
         notes.append("the xcframework has no slice for simulators: apps run on devices only")
@@ -236,14 +262,7 @@ def _package(
     for file in (MANIFEST, README, *([] if runtime else [PODSPEC])):
         name = f"{module}.podspec" if file == PODSPEC else file
         files[name] = render(file, **values)
-    if operators:
-        # The xcframework as a folder, which CocoaPods wants, and the C module that Swift finds its function in
-        files |= {
-            f"{operators.folder.name}/{name}": file if isinstance(file, Path) else file.decode()
-            for name, file in operators.members().items()
-        }
-        files[f"Sources/{module}{OPERATORS}/include/{module}{OPERATORS}.h"] = REGISTERS
-        files[f"Sources/{module}{OPERATORS}/empty.c"] = EMPTY_SOURCE
+    files |= _operator_files(operators, f"{module}{OPERATORS}") if operators else {}
     files |= {f"Sources/{module}/{file}": text for file, text in sources.items()}
     seen: dict[str, str] = {}
     for path in dict.fromkeys(path for shipped in ships for path in shipped.files):
@@ -256,6 +275,7 @@ def _package(
                 remedy="rename one of the models in the config, and make the bundle again",
             )
         files[f"Sources/{module}/{MODELS}/{resource(path)}"] = manifest.verified(bundle, path)
+    files |= dict(_samples(tests, module, archive.parent))
     return SwiftPackage(
         name=module,
         files=files,
@@ -263,6 +283,26 @@ def _package(
         warnings=tuple(notes),
         requirement=versions.version if runtime else versions.swift,
     )
+
+
+def _operator_files(operators: xcframework.XcFramework, name: str) -> dict[str, str | Path]:
+    """The xcframework as a folder, which CocoaPods wants, and the C module that Swift finds its function in."""
+    members = operators.members().items()
+    folder = operators.folder.name
+    return {
+        **{f"{folder}/{member}": file if isinstance(file, Path) else file.decode() for member, file in members},
+        f"Sources/{name}/include/{name}.h": REGISTERS,
+        f"Sources/{name}/empty.c": EMPTY_SOURCE,
+    }
+
+
+def _samples(tests: Mapping[str, bytes | str], module: str, work: Path) -> Iterator[tuple[str, Path]]:
+    """The resources with self-tests by their path in the package, written to a folder until the package is."""
+    for model, data in tests.items():
+        if isinstance(data, bytes):
+            sample = work / f"{swift_class(model, module)}.sample"
+            storage.write_bytes(sample, data)
+            yield f"Sources/{module}/{MODELS}/{sample.name}", sample
 
 
 def _versions_for(

@@ -1,6 +1,6 @@
 """The Swift sources of a package: a class for each model."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,6 +8,7 @@ from device_runner import options as runner_options
 from device_runner import providers as runner_providers
 from device_runner.spec import ElementType, RunOptions
 from pipeline.campaign import run_options
+from pipeline.core import features
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release
@@ -34,10 +35,13 @@ MAPS_FILES = Release(1, 27)
 
 
 TAKEN = frozenset({
-    "Any", "Array", "Bool", "Bundle", "Data", "DeviceClass", "DispatchQueue", "DispatchWorkItem", "Error",
-    "FileHandle", "FileManager", "Float", "Foundation", "Int", "Int32", "Int64", "Int8", "MemoryLayout",
-    "ModelFile", "NSLock", "NSMutableData", "NSNumber", "ProcessInfo", "Protocol", "Result", "Runtime", "Self",
-    "Sendable", "Set", "String", "Swift", "Type", "UInt32", "UInt64", "UInt8", "URL", "Way",
+    "Any", "Array", "ArraySlice", "Bool", "Bundle", "CChar", "Character", "CryptoKit", "Data", "Date", "DateFormatter",
+    "DeviceClass", "DispatchQueue", "DispatchSemaphore", "DispatchTime", "DispatchWorkItem", "Double", "Error",
+    "FileHandle", "FileManager", "Float", "Foundation", "Int", "Int16", "Int32", "Int64", "Int8", "Locale",
+    "MemoryLayout", "ModelFile", "NSLock", "NSMutableData", "NSNumber", "NSRecursiveLock", "ObjCBool", "P256", "P384",
+    "P521", "ProcessInfo", "Protocol", "Result", "Runtime", "Self", "Sendable", "Set", "String", "Swift", "Thread",
+    "TimeZone", "Type", "UInt32", "UInt64", "UInt8", "URL", "URLResourceValues", "UTF8", "Unicode",
+    "UnsafeMutableRawPointer", "UnsafeRawBufferPointer", "Way",
 })  # fmt: skip
 """Names that the sources use; what begins with ORT may be ONNX Runtime's."""
 
@@ -53,26 +57,53 @@ SWIFT_WORDS = frozenset({
 """Swift's words: those that may be names only in backticks, and those that read badly as names."""
 
 OWN_NAMES = frozenset({
-    "background", "error", "firstRun", "inputs", "outputs", "result", "run", "session", "skipped", "starting", "verify",
-    "warmUp", "way",
+    "background", "error", "firstRun", "flag", "guarded", "held", "inputs", "outputs", "result", "run", "session",
+    "skipped", "starting", "verify", "warmUp", "way", "ways",
 })  # fmt: skip
 """What no parameter of `run` may be called: the sources have these."""
 
 
+GUARD_NAMES = "Guard"
+"""What the names of the guard's types begin with, and no model's."""
+
+GUARDS = features.Place[Callable[[Mapping[str, object]], dict[str, str]]]("apple.guard")
+"""The sources of a guard for a package: file name to source, from the values of its templates."""
+
+
 def swift_sources(
-    manifest: bundle_manifest.Manifest, target: str, module: str, *, telemetry: bool = True
+    manifest: bundle_manifest.Manifest,
+    target: str,
+    module: str,
+    *,
+    telemetry: bool = True,
+    guard: bool = True,
+    deny_key: str = "",
 ) -> dict[str, str]:
     """File name to source of the classes for models that ship to a target; without `telemetry` they switch it off.
 
+    With `guard` models that something else than the CPU runs are opened behind a guard, where the feature is there;
+    `deny_key` is the public key of who may forbid session options later, a point of X9.63 in hexadecimal digits.
     Raises ConfigError for models that the Objective-C API cannot run, providers that Apple's systems or the release do
     not have, and two models with a class of one name.
     """
     content = manifest.content
     release = min(ort_releases.line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
-    models = [_model(content, name, rows, release, module) for name, rows in app_code.rows_of(content, target).items()]
+    guards = list(GUARDS) if guard else []
+    models = [
+        _model(content, name, rows, release, module, guard=bool(guards))
+        for name, rows in app_code.rows_of(content, target).items()
+    ]
     app_code.refuse_equal_names((model["name"], model["class_name"]) for model in models)
-    common = {"bundle": content.name, "digest": manifest.content_sha256, "module": module}
-    sources = {
+    guards = guards if any(model["guarded"] for model in models) else []
+    common: dict[str, object] = {
+        "bundle": content.name,
+        "digest": manifest.content_sha256,
+        "module": module,
+        "guard": bool(guards),
+        "deny_key": deny_key,
+        "rollback": ",".join(fallback for fallback in content.rollback if fallback is not bundle_manifest.Fallback.RUN),
+    }
+    sources: dict[str, str] = {
         f"{model['class_name']}.swift": render("Model.swift", model=model, maps=release >= MAPS_FILES, **common)
         for model in models
     }
@@ -90,6 +121,8 @@ def swift_sources(
             **common,
         )
     by_device = any(len(model["rows"]) > 1 for model in models)
+    for write in guards:
+        sources |= write(common)
     return {
         **sources,
         "ModelFile.swift": render("ModelFile.swift", by_device=by_device, telemetry=telemetry, **common),
@@ -98,7 +131,12 @@ def swift_sources(
 
 def swift_class(model: str, module: str) -> str:
     """The name of a model's class in a module; a class with the module's own name would hide the module."""
-    return app_code.class_name(model, TAKEN | {module, f"{module}Error"}, ("ORT", "CC_"))
+    return app_code.class_name(model, TAKEN | {module, f"{module}Error"}, ("ORT", "CC_", GUARD_NAMES))
+
+
+def is_taken(name: str) -> bool:
+    """Whether a file of the sources is none of a model."""
+    return name in TAKEN or name.startswith(GUARD_NAMES)
 
 
 def _require_usable(
@@ -137,8 +175,14 @@ def _model(
     rows: Sequence[bundle_manifest.SelectionRow],
     release: Release,
     module: str,
+    *,
+    guard: bool,
 ) -> dict[str, Any]:
-    """A model as Model.swift needs it: files, and which devices have which, as conditions of Swift in their order."""
+    """A model as Model.swift needs it: files, and which devices have which, as conditions of Swift in their order.
+
+    With `guard`, where it is guarded, what providers compile goes to the folder that the guard has for it.
+    """
+    guarded = guard and _is_guarded(ships_of(content, rows[-1:]), ships_of(content, rows))
     signature = content.signature(model)
     ships = ships_of(content, rows)
     ways = [options for shipped in ships for options in shipped.runs]
@@ -157,7 +201,8 @@ def _model(
                 "ways": [
                     (
                         run_options.options_name(options),
-                        [x for x in app_code.swift_calls(options) if not x.startswith("//")],
+                        [x for x in app_code.swift_calls(options, _cache(options, guarded)) if not x.startswith("//")],
+                        options.on_cpu,
                     )
                     for options in shipped.runs
                 ],
@@ -181,6 +226,8 @@ def _model(
     return {
         "name": model,
         "class_name": swift_class(model, module),
+        "guarded": guarded,
+        "places": [tensor.name for tensor in signature.outputs],
         "basis": list(dict.fromkeys(release_bundle.basis_text(shipped) for shipped in ships)),
         "files": files,
         "rows": conditions,
@@ -225,6 +272,18 @@ def _tensors(
                 *([] if tensor.fixed else [source_code.Code("{}Shape: [Int]").format(name)]),
             ],
         }
+
+
+def _cache(options: RunOptions, guarded: bool) -> dict[str, source_code.Code]:
+    """The option of a provider that keeps what it compiles, with the guard's folder for it."""
+    key = runner_providers.provider_named(options.provider).cache_key
+    return {key: source_code.Code("cache")} if guarded and key and key not in options.provider_options else {}
+
+
+def _is_guarded(everywhere: Sequence[bundle_manifest.Shipped], ships: Sequence[bundle_manifest.Shipped]) -> bool:
+    """Whether something else than the CPU may run a model, and the CPU does on every device."""
+    tried = any(not options.on_cpu for shipped in ships for options in shipped.runs)
+    return tried and any(options.on_cpu for shipped in everywhere for options in shipped.runs)
 
 
 OPERATORS = "Operators"

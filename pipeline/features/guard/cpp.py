@@ -1,4 +1,4 @@
-"""The guard's headers for C++: they have no values of a bundle, and are files of their own beside the code that uses them."""
+"""The guard's headers for C++: files without values of a bundle, beside the code that uses them."""
 
 from importlib import resources
 

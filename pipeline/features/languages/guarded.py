@@ -20,6 +20,17 @@ SELF_TESTS = features.Place[Callable[[Path, bundle_manifest.Manifest, str], dict
 LANGUAGE = "cpp"
 """The language whose code has a guard."""
 
+UNGUARDED = "each opening tries what was released, and a driver that dies, hangs or computes nonsense is not noticed"
+LACKS: Mapping[str, str] = {
+    "kotlin": f"no guard: {UNGUARDED}; the classes of `release android`, which Kotlin calls, have one",
+    "react-native": f"no guard: {UNGUARDED}; a native module over the classes of `release android` and `apple` has one",
+    "flutter": f"no guard: {UNGUARDED}; a plugin over the classes of `release android` and `release apple` has one",
+    "maui": f"no guard: {UNGUARDED}; a binding of the classes of `release android` and `release apple` has one",
+    "cpp": f"no guard: {UNGUARDED}; --guard FOLDER writes one",
+    "python": f"no guard: {UNGUARDED}",
+}
+"""What code that opens a model without a guard says of it, by the word after --for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarded:
@@ -42,9 +53,9 @@ class Guarded:
 
     def warnings(self) -> Iterator[str]:
         """Of which models session options are tried without a look at their outputs."""
-        for model, found in self.tests.items():
-            if isinstance(found, str):
-                yield f"self-test of {model}: none, {found}"
+        for model, test in self.tests.items():
+            if isinstance(test, str):
+                yield f"self-test of {model}: none, {test}"
 
 
 def guarded(language: str, bundle: Path, manifest: bundle_manifest.Manifest, target: str) -> Guarded:
@@ -63,7 +74,7 @@ def guarded(language: str, bundle: Path, manifest: bundle_manifest.Manifest, tar
         digest=manifest.content_sha256,
         rollback=",".join(back),
         headers=headers,
-        tests={model: found for tests in SELF_TESTS for model, found in tests(bundle, manifest, target).items()},
+        tests={model: test for tests in SELF_TESTS for model, test in tests(bundle, manifest, target).items()},
     )
 
 

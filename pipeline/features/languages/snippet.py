@@ -129,9 +129,7 @@ def guarded_code(language: str, opening: Opening, guard: guarding.Guarded) -> so
         for options in opening.ways
     ]
     template = f"{language}-guard.jinja"
-    return source_code.render_source(
-        "pipeline.features.languages", template, opening=opening, ways=ways, guard=guard
-    )
+    return source_code.render_source("pipeline.features.languages", template, opening=opening, ways=ways, guard=guard)
 
 
 def python(options: RunOptions) -> Iterator[source_code.Code]:
@@ -358,6 +356,8 @@ def snippet(
     inputs = {rows[-1].model: list(release_sizes.sized_inputs(rows, frozenset())) for rows in sizes}
     lines = [kind.head] if kind.head else []
     lines += [source_code.Code("#include <ort_mobile_guard.h>  // in the folder of --guard")] if guard else []
+    if not guard and any(guarding.is_guarded(opening.ways) for opening in opened):
+        lines.append(kind.remark(guarding.LACKS[language]))
     lines += [kind.remark(text) for text in notes] + (app_code.cpp_helpers(ways) if kind.calls is app_code.CPP else [])
     if kind.support:
         plugin, runtime = chip_contexts.gradle_notations(contexts) if contexts else ("", "")

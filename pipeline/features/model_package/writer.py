@@ -54,7 +54,7 @@ def model_package(bundle: Path, manifest: bundle_manifest.Manifest, target: str)
     lost: list[str] = []
     for model, rows in app_code.rows_of(content, target).items():
         ships = [content.ships[number] for number in dict.fromkeys(row.ships for row in rows)]
-        contexts = [row for row in content.contexts if (row.target, row.model) == (target, model)]
+        contexts = [npu for npu in content.contexts if (npu.target, npu.model) == (target, model)]
         variants: dict[str, object] = {}
         for context in contexts:
             variants[context.chip] = _context(context)
@@ -103,7 +103,9 @@ def _variant(shipped: bundle_manifest.Shipped, options: RunOptions) -> dict[str,
 
 def _context(context: bundle_manifest.ShippedContext) -> dict[str, object]:
     """What was compiled for an NPU, which the provider judges by what it wrote of it."""
-    provider = next(row for row in runner_providers.PROVIDERS.values() if row.plugin and row.plugin.by_chip)
+    provider = next(
+        provider for provider in runner_providers.PROVIDERS.values() if provider.plugin and provider.plugin.by_chip
+    )
     info = {"model_file": Path(context.file).name, "session_options": {}}
     return {
         "ep": provider.ort_name,

@@ -79,7 +79,7 @@ def test_a_gpu_warms_up_in_the_background_and_falls_back_visibly() -> None:
     assert "public func warmUp(x: [Float], y: [Float], yShape: [Int]) -> DispatchWorkItem {" in text
     assert "_ = try self.run(x: x, y: y, yShape: yShape)" in text
     assert "DispatchQueue.global(qos: .utility).async(execute: background)" in text
-    assert "(session, way, skipped) = try Runtime.open" in text
+    assert "(held, way, skipped) = try Runtime.open" in text
     assert all(mistakes(source) == [] for source in for_gpu.values())
     plain = sources(signature("m"), runs=(COREML, CPU))["M.swift"]
     assert "warmUp" not in plain

@@ -42,7 +42,7 @@ def test_a_package_has_the_model_its_class_and_one_dependency(tmp_path: Path) ->
     assert f'.package(path: "{tmp_path / "package"}")' in result.text
     files = files_of(tmp_path / "package")
     model = "Sources/DemoAppModels/Models/m.basic-fixed.ort"
-    assert set(files) == {
+    assert {name for name in files if "/Guard" not in name} == {
         "Package.swift", "README.md", "DemoAppModels.podspec", "Sources/DemoAppModels/M.swift",
         "Sources/DemoAppModels/ModelFile.swift", model,
     }  # fmt: skip
@@ -75,7 +75,9 @@ def test_the_classes_compare_digests_and_two_packages_have_no_name_in_common(tmp
         for folder in ("package", "others")
     ]
     declared = [set(re.findall(r"public (?:enum|struct|func|final class) (\w+)", text)) for text in texts]
-    assert declared[0] & declared[1] == {"M", "Output", "run"}  # the model's own, which a module's name tells apart
+    # The model's own and the guard's, which a module's name tells apart
+    own = {name for name in declared[0] & declared[1] if not name.startswith("Guard")}
+    assert own == {"M", "Output", "run"}
     assert f'sha256: "{digest}"' in texts[0]
     assert "setenv" not in texts[0]
 
@@ -101,6 +103,18 @@ def test_two_versions_of_one_model_fit_into_one_app_by_two_names(tmp_path: Path)
         (own,) = declared[-1]
         assert f'forResource: "{own}", ofType: "bundle"' in files[f"Sources/{own}/ModelFile.swift"].decode()
     assert declared == places == [{"DemoAppModels"}, {"DemoAppV2Models"}]
+
+
+def test_without_the_guard_nothing_of_it_is_there(tmp_path: Path) -> None:
+    bundle(tmp_path, (for_ios(),))
+    released(tmp_path)
+    guarded = files_of(tmp_path / "package")
+    released(tmp_path, "--no-guard", package="plain")
+    plain = files_of(tmp_path / "plain")
+    assert "Sources/DemoAppModels/Guard.swift" in guarded
+    assert b'"ModelCacheDirectory": cache' in guarded["Sources/DemoAppModels/M.swift"]
+    assert b"Guard" not in b"".join(plain.values())
+    assert b"ModelCacheDirectory" not in plain["Sources/DemoAppModels/M.swift"]
 
 
 def test_telemetry_is_switched_off_before_the_environment_is_made(tmp_path: Path) -> None:
@@ -143,7 +157,7 @@ def test_recorded_options_are_tried_in_their_order(tmp_path: Path) -> None:
     released(tmp_path)
     source = (tmp_path / "package/Sources/DemoAppModels/M.swift").read_text()
     first, second = source.split("Way(name: ")[1:]
-    assert 'appendExecutionProvider("CoreML", providerOptions: ["ModelFormat": "MLProgram"])' in first
+    assert 'appendExecutionProvider("CoreML", providerOptions: ["ModelFormat": "MLProgram", ' in first
     assert second.startswith('"cpu+threads=2"')
     assert "public func run(x: [Float]) throws -> Output" in source
     assert "use_memory_mapped_ort_model" not in source  # 1.24 ignores it

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.features.guard.natives import Device, NativeApp, cpp_app
+from tests.features.guard.natives import Device, NativeApp, cpp_app, swift_app
 from tests.features.guard.phones import App, Phone, build
 
 
@@ -27,6 +27,11 @@ def phone(app: App, tmp_path: Path) -> Callable[..., Phone]:
 @pytest.fixture(scope="session")
 def cpp(tmp_path_factory: pytest.TempPathFactory) -> NativeApp:
     return cpp_app(tmp_path_factory.mktemp("guarded_cpp"))
+
+
+@pytest.fixture(scope="session")
+def swift(tmp_path_factory: pytest.TempPathFactory) -> NativeApp:
+    return swift_app(tmp_path_factory.mktemp("guarded_swift"))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 
 import onnx
@@ -14,16 +15,22 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+from device_runner.spec import RunOptions
 from pipeline.campaign.run_options import options_name
+from pipeline.features.apple.package import BINDINGS
+from pipeline.features.apple.sources import swift_sources
 from pipeline.features.guard import cpp
+from pipeline.release.app_fit import ROLLBACK
+from tests.consumers import swift as toolchain
 from tests.debian_packages import unpacked
-from tests.features.android.samples import CPU, NNAPI, WEBGPU
+from tests.features.android.samples import WEBGPU, manifest, signature
+from tests.features.apple.samples import COREML, for_ios
 from tests.features.guard.models import desk
 from tests.features.guard.phones import CRASH_NATIVE, EXIT_SELF, SIGNALED, USER_REQUESTED, Launch
 from tests.ort_models import conv_relu
 
 HERE = Path(__file__).parent
-RUNS = (NNAPI, WEBGPU, CPU)
+RUNS = (COREML, WEBGPU, RunOptions())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +125,8 @@ def driver(folder: Path) -> Path:
 def runtime(folder: Path) -> Path:
     """The library of the wheel under the name that programs ask for."""
     library = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
-    (folder / "libonnxruntime.so.1").symlink_to(library)
+    for name in ("libonnxruntime.so.1", "libonnxruntime_c.so"):
+        shutil.copy(library, folder / name)
     return library
 
 
@@ -144,3 +152,73 @@ def cpp_app(folder: Path) -> NativeApp:
     program = folder / "app"
     built([compiler("g++"), *words, *libraries, "-pthread", f"-Wl,-rpath,{folder}", "-o", str(program)])
     return NativeApp(command=(str(program),), folder="my.guard", given=sample(folder))
+
+
+REGISTER = """\
+OrtStatus *RegisterDriver(OrtSessionOptions *options, const OrtApiBase *base, const char *provider);
+"""
+SWIFT = """\
+set -e
+cd /build
+swiftc -O -parse-as-library -emit-library -emit-module -module-name OnnxRuntimeBindings -I . -L . bindings/*.swift \
+    -o libOnnxRuntimeBindings.so
+swiftc -Onone -module-name App -D SWIFT_PACKAGE -I . -I crypto -L . app/*.swift -lOnnxRuntimeBindings -o app.out
+"""
+
+
+def swift_app(folder: Path) -> NativeApp:
+    """The app in Swift with the classes of a package, whose session options all have the driver.
+
+    They run over the product's own bindings of the C API, in which a provider is what the driver does of its name.
+    """
+    given = sample(folder)
+    libraries = (driver(folder), runtime(folder))
+    headers = unpacked("libonnxruntime-dev", with_dependencies=False) / "usr/include/onnxruntime"
+    (folder / "onnxruntime_c_api.h").write_text(
+        (headers / "onnxruntime_c_api.h").read_text("utf-8") + REGISTER, "utf-8"
+    )
+    (folder / "module.modulemap").write_text(toolchain.MODULE_MAP.replace("export *", 'link "driver"\n    export *'))
+    (folder / "bindings").mkdir()
+    (folder / "bindings/bindings.swift").write_text(_driven_bindings(), "utf-8")
+    toolchain.write_crypto(folder / "crypto")
+    ships = for_ios(runs=RUNS, file="models/driven.onnx")
+    texts = swift_sources(
+        manifest([ships], [signature()], rollback=ROLLBACK), "phone", "DemoModels", deny_key="04" * 65
+    )
+    (folder / "app").mkdir()
+    for name, text in texts.items():
+        (folder / "app" / name).write_text(text.replace("2" * 64, str(given["digest"])), "utf-8")
+    for name in ("main.swift", "Resources.swift"):
+        shutil.copy(HERE / "native" / name, folder / "app")
+    (folder / "Models").mkdir()
+    for path in (folder / "driven.onnx", folder / "M.sample"):
+        shutil.copy(path, folder / "Models")
+    done = toolchain.run(folder, "sh", "-c", SWIFT)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    tree = unpacked(*toolchain.PACKAGES)
+    found = {
+        path.parent
+        for path in tree.rglob("*.so*")
+        if path.name.startswith(("libFoundation.so", "libc.so", "libstdc++"))
+    }
+    places = ":".join(map(str, (folder, *{path.parent for path in libraries}, *sorted(found))))
+    loader = next((tree / "usr").rglob("ld-linux-*.so.2"))
+    return NativeApp(
+        command=(str(loader), "--library-path", places, str(folder / "app.out")),
+        folder=".local/share/DemoModels.guard",
+        given={**given, "resources": folder},
+    )
+
+
+def _driven_bindings() -> str:
+    """The product's bindings, in which appending a provider only names the driver of the session."""
+    folder = resources.files("pipeline.features.apple") / "templates"
+    text = (folder / f"{BINDINGS}.swift").read_text("utf-8")
+    append = "try check(api.pointee.SessionOptionsAppendExecutionProvider(pointer, name, keys, values, pairs.count))"
+    opening = "self.env = env"
+    options = "public final class ORTSessionOptions {"
+    assert all(text.count(part) == 1 for part in (append, opening, options))
+    text = text.replace(append, "driver = name.lowercased()")
+    text = text.replace(options, options + '\n    fileprivate var driver = "cpu"')
+    registered = 'try check(RegisterDriver(sessionOptions?.pointer, OrtGetApiBase(), sessionOptions?.driver ?? "cpu"))'
+    return text.replace(opening, f"{opening}\n        {registered}")

@@ -1,4 +1,4 @@
-"""The guard of C++ in an app: what `release snippet --guard` writes compiles, and the real ONNX Runtime runs behind it."""
+"""The guard of C++ in an app: what `release snippet --guard` writes compiles, and ONNX Runtime runs behind it."""
 
 import subprocess
 from pathlib import Path

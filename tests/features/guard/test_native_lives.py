@@ -1,4 +1,4 @@
-"""Lives of apps in C++ and Swift on devices with bad drivers: real processes and ONNX Runtime, which the drivers end."""
+"""Lives of apps in C++ and Swift on devices with bad drivers: real processes that they end."""
 
 import signal
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 from tests.features.guard.natives import Device
 from tests.features.guard.phones import Launch
 
-LANGUAGES = [pytest.param("cpp", marks=pytest.mark.network)]
+LANGUAGES = [pytest.param("cpp", marks=pytest.mark.network), pytest.param("swift", marks=pytest.mark.consumer)]
 
 pytestmark = pytest.mark.parametrize("device", LANGUAGES, indirect=True)
 
@@ -27,34 +27,34 @@ def test_the_cpu_opens_first_and_what_passed_from_then_on(device: MakeDevice) ->
     ours = device()
     first, second = ours.launch(wait=True), ours.launch()
     assert provider(first) == "cpu"
-    assert first.events == ["passed nnapi", "passed webgpu", "chosen nnapi"]
+    assert first.events == ["passed coreml", "passed webgpu", "chosen coreml"]
     assert first.said("choice") == [second.way]
-    assert (provider(second), second.events, second.said("skipped")) == ("nnapi", [], [])
+    assert (provider(second), second.events, second.said("skipped")) == ("coreml", [], [])
     assert ours.launch(system="another build").way == "cpu"
 
 
 def test_who_waits_has_the_choice_at_once(device: MakeDevice) -> None:
-    assert provider(device().launch(now=True)) == "nnapi"
+    assert provider(device().launch(now=True)) == "coreml"
 
 
 @pytest.mark.parametrize("stage", ["options", "open", "first_run", "close"])
 @pytest.mark.parametrize("kind", ["abort", "segv", "ill", "bus", "fpe", "exit"])
 def test_a_driver_that_dies_when_it_is_tried_ends_the_app_once(device: MakeDevice, kind: str, stage: str) -> None:
     ours = device()
-    launches = [ours.launch(f"nnapi:{kind}@{stage}", wait=True) for _ in range(4)]
+    launches = [ours.launch(f"coreml:{kind}@{stage}", wait=True) for _ in range(4)]
     assert crashes(launches) == crashes(launches[:1]) == 1
     assert [provider(launch) for launch in launches][1:] == ["cpu", "cpu", "webgpu"]
-    assert launches[1].events == ["died nnapi", "postponed webgpu"]
+    assert launches[1].events == ["died coreml", "postponed webgpu"]
 
 
 @pytest.mark.parametrize("kind", ["nan", "inf", "zeros", "half", "permuted", "reversed"])
 def test_wrong_outputs_are_never_given_to_the_app(device: MakeDevice, kind: str) -> None:
     """A driver that computes nonsense from the start, and one that begins to when it had passed."""
-    for name, first in (("never", f"nnapi:{kind}@run"), ("later", "")):
+    for name, first in (("never", f"coreml:{kind}@run"), ("later", "")):
         ours = device(name)
-        launches = [ours.launch(first, wait=True), *(ours.launch(f"nnapi:{kind}@run", wait=True) for _ in range(2))]
+        launches = [ours.launch(first, wait=True), *(ours.launch(f"coreml:{kind}@run", wait=True) for _ in range(2))]
         assert crashes(launches) == 0
-        assert "wrong nnapi" in [event for launch in launches for event in launch.events]
+        assert "wrong coreml" in [event for launch in launches for event in launch.events]
         assert provider(launches[-1]) == "webgpu"
         assert len({value for launch in launches for value in launch.said("sum")}) == 1
 
@@ -62,27 +62,31 @@ def test_wrong_outputs_are_never_given_to_the_app(device: MakeDevice, kind: str)
 @pytest.mark.parametrize("stage", ["options", "open"])
 def test_a_driver_that_refuses_costs_nothing(device: MakeDevice, stage: str) -> None:
     ours = device()
-    launches = [ours.launch(f"nnapi:refuse@{stage}", wait=True) for _ in range(2)]
+    launches = [ours.launch(f"coreml:refuse@{stage}", wait=True) for _ in range(2)]
     assert crashes(launches) == 0
-    assert launches[0].events[0] == "refused nnapi"
+    assert launches[0].events[0] == "refused coreml"
     assert provider(launches[1]) == "webgpu"
 
 
 @pytest.mark.parametrize("kind", ["hang", "spin"])
 def test_a_driver_that_hangs_when_it_is_tried_is_left_alone(device: MakeDevice, kind: str) -> None:
     ours = device()
-    launches = [ours.launch(f"nnapi:{kind}@open", wait=True, limit=500) for _ in range(3)]
+    launches = [ours.launch(f"coreml:{kind}@open", wait=True, limit=500) for _ in range(3)]
     assert crashes(launches) == 0
-    assert launches[0].events == ["hung nnapi", "postponed webgpu"]
+    assert launches[0].events == ["hung coreml", "postponed webgpu"]
     assert provider(launches[2]) == "webgpu"
 
 
 def test_a_driver_that_begins_to_fail_is_given_up(device: MakeDevice) -> None:
     """It passed, and then hangs, dies or refuses when the app opens it."""
-    for kind, events, deaths in (("hang", "hung nnapi", 0), ("abort", "died nnapi", 1), ("refuse", "refused nnapi", 0)):
+    for kind, events, deaths in (
+        ("hang", "hung coreml", 0),
+        ("abort", "died coreml", 1),
+        ("refuse", "refused coreml", 0),
+    ):
         ours = device(kind)
         ours.launch(wait=True)
-        launches = [ours.launch(f"nnapi:{kind}@open", limit=500) for _ in range(4)]
+        launches = [ours.launch(f"coreml:{kind}@open", limit=500) for _ in range(4)]
         assert crashes(launches) == deaths
         assert events in [event for launch in launches for event in launch.events]
         assert provider(launches[-1]) == "webgpu"
@@ -94,7 +98,7 @@ def test_a_driver_that_dies_in_use_ends_the_app_at_most_twice(device: MakeDevice
     """Nobody says why a process ended, so that once may be anything."""
     ours = device()
     ours.launch(wait=True)
-    launches = [ours.launch(f"nnapi:{kind}@{stage}") for _ in range(5)]
+    launches = [ours.launch(f"coreml:{kind}@{stage}") for _ in range(5)]
     assert crashes(launches) == 2
     assert provider(launches[-1]) == "webgpu"
 
@@ -102,37 +106,37 @@ def test_a_driver_that_dies_in_use_ends_the_app_at_most_twice(device: MakeDevice
 def test_a_user_who_ends_the_app_once_costs_no_good_way_in_use(device: MakeDevice) -> None:
     ours = device()
     ours.launch(wait=True)
-    assert ours.launch("nnapi:kill@run").code == -signal.SIGKILL
+    assert ours.launch("coreml:kill@run").code == -signal.SIGKILL
     launch = ours.launch()
-    assert (provider(launch), launch.events) == ("nnapi", ["suspected nnapi"])
+    assert (provider(launch), launch.events) == ("coreml", ["suspected coreml"])
 
 
 def test_a_device_that_restarts_costs_no_good_way(device: MakeDevice) -> None:
     ours = device()
-    ours.launch("nnapi:kill@open", wait=True)
+    ours.launch("coreml:kill@open", wait=True)
     ours.boot += 1
-    assert ours.launch(wait=True).events[:1] == ["suspected nnapi"]
-    assert "passed nnapi" in ours.launch(wait=True).events
-    assert provider(ours.launch()) == "nnapi"
+    assert ours.launch(wait=True).events[:1] == ["suspected coreml"]
+    assert "passed coreml" in ours.launch(wait=True).events
+    assert provider(ours.launch()) == "coreml"
 
 
 def test_markers_that_are_torn_cost_nothing(device: MakeDevice) -> None:
     ours = device()
-    ours.launch("nnapi:abort@open", wait=True)
+    ours.launch("coreml:abort@open", wait=True)
     marker = ours.files / "M.try"
     text = marker.read_text()
     for place in (0, 1, len(text) // 2, len(text) - 1):
         marker.write_text(text[:place])
         launch = ours.launch(busy="heat", wait=True)
         assert launch.is_whole
-        assert launch.events == ["postponed nnapi"]
-    assert ours.launch(wait=True).events[0] == "passed nnapi"
+        assert launch.events == ["postponed coreml"]
+    assert ours.launch(wait=True).events[0] == "passed coreml"
 
 
 def test_without_a_marker_nothing_is_tried(device: MakeDevice) -> None:
     """A folder that cannot be made, a full disk for markers, for rows: the CPU runs, and an event says why."""
     folder, full, rows = device("folder"), device("full"), device("rows")
-    folder.storage.mkdir()
+    folder.files.parent.mkdir(parents=True)
     folder.files.write_text("a file")
     for ours, name in ((full, "M.try.part"), (rows, "M.rows.part")):
         ours.files.mkdir(parents=True)
@@ -158,35 +162,35 @@ def test_rows_of_a_later_format_and_damaged_ones_are_forgotten(device: MakeDevic
     ours.files.mkdir(parents=True)
     (ours.files / "M.rows").write_text(text)
     launch = ours.launch(wait=True)
-    assert launch.events == ["forgotten", "passed nnapi", "passed webgpu", "chosen nnapi"]
-    assert provider(ours.launch()) == "nnapi"
+    assert launch.events == ["forgotten", "passed coreml", "passed webgpu", "chosen coreml"]
+    assert provider(ours.launch()) == "coreml"
 
 
 def test_a_reset_forgets_all(device: MakeDevice) -> None:
     ours = device()
     for _ in range(2):
-        ours.launch("nnapi:abort@open", wait=True)
-    assert "passed nnapi" in ours.launch(wait=True, reset=True).events
+        ours.launch("coreml:abort@open", wait=True)
+    assert "passed coreml" in ours.launch(wait=True, reset=True).events
 
 
 def test_the_fastest_of_two_races_that_agree_is_chosen(device: MakeDevice) -> None:
-    ours = device(properties={"noise": 1000, "times": "nnapi:60000,webgpu:20000,cpu:120000"})
+    ours = device(properties={"noise": 1000, "times": "coreml:60000,webgpu:20000,cpu:120000"})
     first, second, third = (ours.launch(wait=True) for _ in range(3))
-    assert first.events == ["passed nnapi", "passed webgpu", "raced webgpu", "chosen nnapi"]
-    assert provider(second) == "nnapi"  # the bundle's order, until another launch's race agrees
+    assert first.events == ["passed coreml", "passed webgpu", "raced webgpu", "chosen coreml"]
+    assert provider(second) == "coreml"  # the bundle's order, until another launch's race agrees
     assert second.events == ["raced webgpu", "chosen webgpu"]
     assert (provider(third), third.events) == ("webgpu", [])
 
 
 def test_a_driver_that_dies_in_a_race_is_the_one_that_is_charged(device: MakeDevice) -> None:
-    ours = device(properties={"noise": 1000, "times": "nnapi:3000,webgpu:3000,cpu:3000"})
-    launches = [ours.launch("nnapi:abort@run", wait=True) for _ in range(4)]
+    ours = device(properties={"noise": 1000, "times": "coreml:3000,webgpu:3000,cpu:3000"})
+    launches = [ours.launch("coreml:abort@run", wait=True) for _ in range(4)]
     assert crashes(launches) == 2
-    assert [launch.events[:1] for launch in launches[1:3]] == [["suspected nnapi"], ["died nnapi"]]
+    assert [launch.events[:1] for launch in launches[1:3]] == [["suspected coreml"], ["died coreml"]]
     assert provider(launches[3]) == "webgpu"
 
 
 def test_the_app_is_told_where_not_even_the_cpu_gives_right_outputs(device: MakeDevice) -> None:
-    faults = "cpu:zeros@run,nnapi:refuse@open,webgpu:refuse@open"
+    faults = "cpu:zeros@run,coreml:refuse@open,webgpu:refuse@open"
     (said,) = [line for line in device().launch(faults, wait=True).said("event") if "model_failed" in line]
     assert '"rollback":"previous,packaged"' in said

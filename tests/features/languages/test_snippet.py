@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
+from pipeline.features.languages.guarded import UNGUARDED
 from pipeline.features.languages.snippet import LANGUAGES, asset_folder, other_release
 from tests.command import Done, ort_mobile
 from tests.debian_packages import unpacked
@@ -151,6 +152,17 @@ def test_what_a_package_cannot_set_is_reported(tmp_path: Path) -> None:
     assert len(told["react-native"]) == 2
     assert len(told["flutter"]) == 4
     assert "warning: m: " in printed(tmp_path, "flutter").err
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_code_without_a_guard_says_so_where_something_else_than_the_cpu_runs_a_model(
+    tmp_path: Path, language: str
+) -> None:
+    sample(tmp_path, NNAPI, EVERYTHING)
+    assert f"no guard: {UNGUARDED}" in printed(tmp_path, language).out
+    (tmp_path / "cpu").mkdir()
+    sample(tmp_path / "cpu", EVERYTHING)
+    assert "guard" not in printed(tmp_path / "cpu", language).out
 
 
 @pytest.mark.parametrize(

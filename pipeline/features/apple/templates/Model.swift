@@ -18,6 +18,10 @@ import {{ model.operators | identifier }}
 ///
 {% endfor %}
 /// Several threads may call `run` of one object.
+{% if model.guarded %}
+///
+/// The CPU runs the model until `prepare` has seen other session options work here, which `init` starts.
+{% endif %}
 {% if model.gpu %}
 ///
 /// The first run on a GPU compiles shaders, which takes seconds on a phone: call `warmUp` behind `init`.
@@ -29,14 +33,66 @@ public final class {{ model.class_name | identifier }}: @unchecked Sendable {
     /// Why session options that come before these were not used, for the app's log; empty where they are the first.
     public let skipped: [String]
 
+{% if model.guarded %}
+    /// The session itself, for what this class does not offer. Its runs are outside of the guard: if one ends the process,
+    /// nothing is noted.
+    public var session: ORTSession { held.unsafelyUnwrapped }
+
+    /// There until this object goes.
+    private var held: ORTSession?
+    private let flag: GuardFlag?
+{% else %}
     /// The session itself, for what this class does not offer.
     public let session: ORTSession
+{% endif %}
 {% if model.gpu %}
 
     private let starting = NSLock()
     private var firstRun: DispatchWorkItem?
 {% endif %}
 
+{% if model.guarded %}
+    /// Opens the model from the resources of this package, with session options that were seen to work on this device.
+    ///
+    /// Throws the last error if not even the CPU runs it.
+    public convenience init() throws {
+        try self.init({{ model.class_name | identifier }}.guarded.open({{ model.class_name | identifier }}.ways))
+    }
+
+    /// As `init()`, behind what `prepare` decides: it may take a minute once.
+    @available(iOS 13.0, macOS 10.15, *)
+    public static func openNow() async throws -> {{ model.class_name | identifier }} {
+        _ = await prepare()
+        return try {{ model.class_name | identifier }}()
+    }
+
+    /// Tries in a thread of its own what was not tried on this device: the next `init` uses what was best. Once for each build
+    /// of the system; `init` does it, too.
+    @available(iOS 13.0, macOS 10.15, *)
+    @discardableResult
+    public static func prepare() async -> GuardChoice {
+        await guarded.prepare(ways).value
+    }
+
+    private static let guarded = GuardedModel.of(
+        {{ model.class_name | swift_text }}, sample: ModelFile.resource({{ model.class_name | swift_text }}, "sample"),
+        outputs: [{{ model.places | map("swift_text") | joined }}])
+
+    /// What this device may run, in the order of the bundle.
+    private static var ways: [GuardWay] {
+        {{ "candidates(for: DeviceClass.current)" if model.rows | length > 1 else "files" }}.flatMap { $0.guardWays({{ model.class_name | swift_text }}) }
+    }
+
+    private init(_ opened: GuardOpened) {
+        (held, way, skipped, flag) = (opened.session, opened.way, opened.skipped, opened.flag)
+    }
+
+    deinit {
+        flag?.begin(.close)  // drivers die there, too
+        held = nil
+        flag?.end()
+    }
+{% else %}
     /// Opens the model from the resources of this package.
     ///
     /// The session options are tried in their order; throws the last one's error if none work on this device.
@@ -44,6 +100,7 @@ public final class {{ model.class_name | identifier }}: @unchecked Sendable {
         let file = {{ model.class_name | identifier }}.file({{ "for: DeviceClass.current" if model.rows | length > 1 }})
         try self.init(path: file.path(), ways: file.ways)
     }
+{% endif %}
 
     /// Opens the model from a file of the app, which must be one that was released, byte by byte.
     public convenience init(path: String) throws {
@@ -75,7 +132,12 @@ public final class {{ model.class_name | identifier }}: @unchecked Sendable {
     }
 
     private init(path: String, ways: [Way]) throws {
+{% if model.guarded %}
+        (held, way, skipped) = try Runtime.open(path: path, ways: ways)
+        flag = nil
+{% else %}
         (session, way, skipped) = try Runtime.open(path: path, ways: ways)
+{% endif %}
     }
 
     /// Runs the model once. Elements are in C order.
@@ -97,6 +159,10 @@ public final class {{ model.class_name | identifier }}: @unchecked Sendable {
 {% endfor %}
         ]
         let outputs: Set<String> = [{{ model.outputs | map(attribute="name") | map("swift_text") | joined }}]
+{% if model.guarded %}
+        flag?.begin(.run)
+        defer { flag?.end() }
+{% endif %}
         let result = try session.run(withInputs: inputs, outputNames: outputs, runOptions: nil)
         return try Output(
 {% for tensor in model.outputs %}
@@ -150,6 +216,17 @@ public final class {{ model.class_name | identifier }}: @unchecked Sendable {
 {% else %}
     static func file() -> ModelFile { files[0] }
 {% endif %}
+{% if model.guarded and model.rows | length > 1 %}
+
+    /// What may be opened on a class of devices: the file of the first row that fits, then those of the others that do.
+    private static func candidates(for device: DeviceClass) -> [ModelFile] {
+        var places: [Int] = []
+{% for condition, number in model.rows %}
+        if {{ condition | code }}, !places.contains({{ number | number }}) { places.append({{ number | number }}) }
+{% endfor %}
+        return places.map { files[$0] }
+    }
+{% endif %}
 
     static let files: [ModelFile] = [
 {% for file in model.files %}
@@ -160,8 +237,8 @@ public final class {{ model.class_name | identifier }}: @unchecked Sendable {
             weights: [{{ file.weights | code }}],
 {% endif %}
             ways: [
-{% for name, calls in file.ways %}
-                Way(name: {{ name | swift_text }}) { options in
+{% for name, calls, safe in file.ways %}
+                Way(name: {{ name | swift_text }}{% if guard %}, safe: {{ safe | truth }}{% endif %}) { {{- " options, cache in" if guard else " options in" }}
 {% for call in calls %}
                     {{ call | code }}
 {% endfor %}

@@ -31,7 +31,14 @@ public enum {{ module | identifier }}Error: Error, CustomStringConvertible {
 /// Session options with the name that measurements give them.
 struct Way: Sendable {
     let name: String
+{% if guard %}
+    /// Whether the CPU alone runs the model with them.
+    let safe: Bool
+    /// Sets them; the text is the folder for what a provider compiles, "" for none.
+    let set: @Sendable (ORTSessionOptions, String) throws -> Void
+{% else %}
     let set: @Sendable (ORTSessionOptions) throws -> Void
+{% endif %}
 }
 
 /// A file of a model among the resources, and the session options that are tried with it, in their order.
@@ -43,18 +50,37 @@ struct ModelFile: Sendable {
     var weights: [String: String] = [:]
     let ways: [Way]
 
-    func path() throws -> String {
+    /// The path of a resource; nil where there is none.
+    static func resource(_ name: String, _ type: String) -> String? {
 #if SWIFT_PACKAGE
-        let found = Bundle.module.path(forResource: name, ofType: type, inDirectory: "Models")
+        return Bundle.module.path(forResource: name, ofType: type, inDirectory: "Models")
 #else
         let pod = Bundle(for: Token.self).path(forResource: "{{ module | identifier }}", ofType: "bundle").flatMap(Bundle.init(path:))
-        let found = pod?.path(forResource: name, ofType: type)
+        return pod?.path(forResource: name, ofType: type)
 #endif
-        guard let found else { throw {{ module | identifier }}Error.missingFile("\(name).\(type)") }
+    }
+
+    func path() throws -> String {
+        guard let found = ModelFile.resource(name, type) else { throw {{ module | identifier }}Error.missingFile("\(name).\(type)") }
         return found
     }
 
     private final class Token {}
+{% if guard %}
+
+    /// What the guard tries of it, for a model of this name.
+    func guardWays(_ model: String) -> [GuardWay] {
+        let digests = ([sha256] + weights.values).joined(separator: "\n")
+        return ways.map { way in
+            GuardWay(name: way.name, digests: digests, safe: way.safe) { anew in
+                let path = try self.path()
+                let cache = way.safe ? "" : GuardCache.folder(model: model, sha256: self.sha256, path: path, way: way.name)
+                if anew, !way.safe { GuardCache.empty(cache) }
+                return try Runtime.session(path: path, way: way, cache: cache)
+            }
+        }
+    }
+{% endif %}
 
     /// Reads the whole file, and that of its weights; throws where a digest is another.
     func verify(_ path: String) throws {
@@ -74,12 +100,28 @@ struct ModelFile: Sendable {
     static func digest(of path: String) throws -> String {
         guard let file = FileHandle(forReadingAtPath: path) else { throw {{ module | identifier }}Error.missingFile(path) }
         defer { file.closeFile() }
+        return digest { file.readData(ofLength: 1 << 20) }
+    }
+{% if guard %}
+
+    /// The sha256 of a text, in hexadecimal digits.
+    static func digest(text: String) -> String {
+        var rest = Data(text.utf8)
+        return digest {
+            defer { rest = Data() }
+            return rest
+        }
+    }
+{% endif %}
+
+    /// The sha256 of blocks up to an empty one.
+    private static func digest(_ next: () -> Data) -> String {
         var context = CC_SHA256_CTX()
         CC_SHA256_Init(&context)
-        var block = file.readData(ofLength: 1 << 20)
+        var block = next()
         while !block.isEmpty {
             _ = block.withUnsafeBytes { CC_SHA256_Update(&context, $0.baseAddress, CC_LONG($0.count)) }
-            block = file.readData(ofLength: 1 << 20)
+            block = next()
         }
         var digest = [UInt8](repeating: 0, count: Int(CC_SHA256_DIGEST_LENGTH))
         CC_SHA256_Final(&digest, &context)
@@ -136,10 +178,7 @@ enum Runtime {
         guard FileManager.default.fileExists(atPath: path) else { throw failure }
         for way in ways {
             do {
-                let options = try ORTSessionOptions()
-                try way.set(options)
-                let session = try ORTSession(env: environment.get(), modelPath: path, sessionOptions: options)
-                return (session, way.name, skipped)
+                return (try session(path: path, way: way{{ ', cache: ""' if guard }}), way.name, skipped)
             } catch {
                 skipped.append("\(way.name): \(error)")
                 NSLog("%@", "\(path) is not run with \(way.name): \(error)")
@@ -147,6 +186,13 @@ enum Runtime {
             }
         }
         throw failure
+    }
+
+    /// A session with these options.
+    static func session(path: String, way: Way{{ ", cache: String" if guard }}) throws -> ORTSession {
+        let options = try ORTSessionOptions()
+        try way.set(options{{ ", cache" if guard }})
+        return try ORTSession(env: environment.get(), modelPath: path, sessionOptions: options)
     }
 
     static func tensor<Element>(

@@ -10,6 +10,11 @@ private let api: UnsafePointer<OrtApi> = {
     return found
 }()
 
+/// The release of ONNX Runtime.
+public func ORTVersion() -> String? {
+    OrtGetApiBase()?.pointee.GetVersionString().map { String(cString: $0) }
+}
+
 /// A failure of ONNX Runtime, in its own words.
 public struct ORTError: LocalizedError {
     public let code: Int

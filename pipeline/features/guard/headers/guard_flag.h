@@ -33,8 +33,8 @@ class GuardFlag {
     GuardFlag(const GuardFiles& files, const std::string& name) {
         files.Make();
         const int file = open(files.Path(name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-        // An older file keeps its content: all were of this size. On a full disk a store would raise SIGBUS.
-        const bool is_filled = file >= 0 && ftruncate(file, kBytes) == 0 && Filled(file);
+        // A file that was there keeps its content. On a full disk a store would raise SIGBUS.
+        const bool is_filled = file >= 0 && Filled(file);
         void* address = is_filled ? mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
         if (file >= 0) close(file);
         if (address == MAP_FAILED) throw GuardError("cannot map " + files.Path(name));
@@ -121,9 +121,8 @@ class GuardFlag {
     static constexpr std::size_t kProcessAt = 60;
 
     static bool Filled(int file) {
-        unsigned char bytes[kBytes];
-        return pread(file, bytes, kBytes, 0) == static_cast<ssize_t>(kBytes) &&
-               pwrite(file, bytes, kBytes, 0) == static_cast<ssize_t>(kBytes);
+        unsigned char bytes[kBytes] = {};
+        return pread(file, bytes, kBytes, 0) >= 0 && pwrite(file, bytes, kBytes, 0) == static_cast<ssize_t>(kBytes);
     }
 
     // All systems that it is for are little-endian, as the file is.

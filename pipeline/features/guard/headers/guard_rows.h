@@ -129,6 +129,9 @@ class GuardRows {
     std::string fastest, settled;
     std::int64_t races = 0;
 
+    // Launches in a row that were slower than the race: Java's classes count them, and here the number is kept.
+    std::int64_t slow = 0;
+
     // Why a file was not read; "" where it was, or none is there.
     std::string damage;
 
@@ -136,7 +139,7 @@ class GuardRows {
     void StartAnew() {
         fastest.clear();
         settled.clear();
-        races = 0;
+        races = slow = 0;
     }
 
     // Notes who won a race; a second one in a row, of another launch, settles it.
@@ -171,7 +174,7 @@ class GuardRows {
     // Writes the rows; GuardError where they cannot be kept.
     void Save() {
         if (rows_.size() > kMostRows) rows_.erase(rows_.begin(), rows_.end() - kMostRows);
-        std::string lines = "race\t" + fastest + "\t" + settled + "\t" + std::to_string(races) + "\n";
+        std::string lines = "race\t" + fastest + "\t" + settled + "\t" + std::to_string(races) + "\t" + std::to_string(slow) + "\n";
         for (const GuardRow& row : rows_) lines += row.Line() + "\n";
         files_.Write(name_, std::string(kFormat) + "\t" + Hexadecimal(Crc32(lines)) + "\n" + lines);
     }
@@ -195,7 +198,9 @@ class GuardRows {
             const std::vector<std::string> fields = GuardFields(line);
             GuardRow row;
             std::int64_t count = 0;
-            if (fields.size() == 4 && fields[0] == "race" && GuardNumber(fields[3], count) && count >= 0) {
+            const bool is_race = fields[0] == "race" && (fields.size() == 4 || fields.size() == 5);
+            if (is_race && GuardNumber(fields[3], count) && count >= 0) {
+                if (fields.size() == 5 && (!GuardNumber(fields[4], slow) || slow < 0 || slow > 9)) return "damaged rows";
                 fastest = fields[1];
                 settled = fields[2];
                 races = std::min<std::int64_t>(count, std::numeric_limits<std::int32_t>::max());

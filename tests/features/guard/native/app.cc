@@ -55,6 +55,7 @@ static std::vector<ort_mobile::GuardWay> Ways(const Ort::Env& environment) {
 
 static double Sum(ort_mobile::GuardedSession& session) {
     std::vector<float> x(64);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) / 10.0f - 3.0f;
     const std::int64_t shape[] = {1, 1, 8, 8};
     const char* inputs[] = {"x"};
     const char* outputs[] = {"y"};
@@ -62,7 +63,7 @@ static double Sum(ort_mobile::GuardedSession& session) {
     const auto value = Ort::Value::CreateTensor<float>(memory, x.data(), x.size(), shape, 4);
     const auto results = session.Run(Ort::RunOptions{nullptr}, inputs, &value, 1, outputs, 1);
     double sum = 0;
-    for (int i = 0; i < 128; ++i) sum += results[0].GetTensorData<float>()[i];
+    for (int i = 0; i < 128; ++i) sum += (i + 1) * static_cast<double>(results[0].GetTensorData<float>()[i]);
     return sum;
 }
 
