@@ -332,6 +332,18 @@ registers, as Android's armeabi-v7a does."""
 
 TARGETS = (HOST, *NDK_TRIPLES, *LINUX_TARGETS)
 
+LINUX_MACHINES = {"arm64-v8a": "aarch64"}
+"""Android's name of an ABI to Linux's of the processor, where it is another one."""
+
+
+def target_of(system: str, abi: str) -> str:
+    """The target for a system and an ABI by Android's name; `host` for Linux on a processor like this computer's."""
+    if system == "android":
+        return abi
+    machine = LINUX_MACHINES.get(abi, abi)
+    is_here = (platform.system(), platform.machine()) == ("Linux", machine)
+    return HOST if is_here else f"linux-{machine}"
+
 
 def build_probe(target: str = HOST, *, api_level: int = DEFAULT_API_LEVEL, flags: Sequence[str] = ()) -> Path:
     """The probe for a target (`host`, an Android ABI, one of `LINUX_TARGETS`), built unless it is in the cache.

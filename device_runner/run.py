@@ -14,11 +14,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from device_runner.custom_ops import CustomLibrary, fitting, process_of
-from device_runner.device import Device
+from device_runner.device import Device, DeviceFacts
 from device_runner.errors import RunnerError
-from device_runner.failures import failure_of
+from device_runner.failures import explain, failure_of
 from device_runner.files import PROFILE_LIMIT_BYTES, RUN_PREFIX, scratch_folder, sha256
 from device_runner.perf_test import Execute, measured_with
+from device_runner.probe import elf as elf_file
 from device_runner.probe import protocol
 from device_runner.result import (
     Conditions,
@@ -216,6 +217,30 @@ def missing_input(spec: RunSpec) -> Failure | None:
             why="the file was changed after the spec was written",
             remedy="write the spec again",
         )
+    return None
+
+
+def wrong_library(library: Path | None, facts: DeviceFacts) -> Failure | None:
+    """Why a library cannot be loaded there, seen from its header: another ABI, or too small an alignment."""
+    if library is None:
+        return None
+    try:
+        elf = elf_file.read_header(library)
+    except (elf_file.NotElf, OSError) as error:
+        kind = FailureKind.MISSING_LIBRARY if isinstance(error, OSError) else FailureKind.WRONG_LIBRARY
+        return Failure(
+            code=kind, what=f"{library}: {error}", why="no library to push", remedy="check the path of the library"
+        )
+    if elf.abi not in facts.abis:
+        return Failure(
+            code=FailureKind.WRONG_LIBRARY,
+            what=f"{library} is for {elf.abi}; the device runs {', '.join(facts.abis)}",
+            why="the library is for another processor",
+            remedy=f"give the library of {facts.abis[0]}",
+        )
+    if facts.page_bytes > elf.page_bytes:
+        sizes = f"program alignment ({elf.page_bytes}) cannot be smaller than system page size ({facts.page_bytes})"
+        return explain(Failure(code=FailureKind.WRONG_LIBRARY, what=f"{library}: {sizes}"))
     return None
 
 

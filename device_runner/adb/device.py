@@ -39,9 +39,7 @@ from device_runner.adb.link import (
 from device_runner.adb.store import SLOWEST_BYTES_PER_SECOND, DeviceStore, NoSpace, StoreRefused
 from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError, UnavailableError
-from device_runner.probe import elf as elf_file
 from device_runner.probe import protocol
-from device_runner.probe.elf import NotElf
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
 
@@ -142,36 +140,6 @@ NO_LIBRARY = run_result.Failure(
     why="Android has no libonnxruntime of its own",
     remedy="give the libonnxruntime.so of the device's ABI from the app's AAR",
 )
-
-
-def wrong_library(library: Path | None, facts: DeviceFacts) -> run_result.Failure | None:
-    """Why a library cannot be loaded there, seen from its header: another ABI, or too small an alignment."""
-    if library is None:
-        return None
-    try:
-        elf = elf_file.read_header(library)
-    except (NotElf, OSError) as error:
-        kind = (
-            run_result.FailureKind.MISSING_LIBRARY
-            if isinstance(error, OSError)
-            else run_result.FailureKind.WRONG_LIBRARY
-        )
-        return run_result.Failure(
-            code=kind, what=f"{library}: {error}", why="no library to push", remedy="check the path of the library"
-        )
-    if elf.abi not in facts.abis:
-        return run_result.Failure(
-            code=run_result.FailureKind.WRONG_LIBRARY,
-            what=f"{library} is for {elf.abi}; the device runs {', '.join(facts.abis)}",
-            why="the library is for another processor",
-            remedy=f"give the library of {facts.abis[0]}",
-        )
-    if facts.page_bytes > elf.page_bytes:
-        sizes = f"program alignment ({elf.page_bytes}) cannot be smaller than system page size ({facts.page_bytes})"
-        return failures.explain(
-            run_result.Failure(code=run_result.FailureKind.WRONG_LIBRARY, what=f"{library}: {sizes}")
-        )
-    return None
 
 
 OUTPUT_LIMIT_BYTES = 64 << 20
@@ -390,12 +358,12 @@ class AdbDevice(device_run.ProbeDevice):
         failure = (
             runner_options.impossible_here(spec.options, facts)
             or device_run.missing_input(spec)
-            or wrong_library(library, facts)
+            or device_run.wrong_library(library, facts)
         )
         if failure or library is None:
             return failure or NO_LIBRARY
         if spec.perf_test and (program := Path(spec.perf_test)).is_file():
-            failure = wrong_library(program, facts)
+            failure = device_run.wrong_library(program, facts)
         elif spec.plugin:
             failure = plugins.refused(spec, ort_library.read_facts(library))
         return failure or (plugins.with_files(spec), library)
@@ -511,13 +479,12 @@ class AdbDevice(device_run.ProbeDevice):
     def _known_tools(self, facts: DeviceFacts) -> Tools:
         """Probe for its system and first ABI, and on Linux the wheel's library; raises RunnerError for none."""
         if self._tools is None:
-            if facts.platform == "android":
-                self._tools = runner_build.build_probe(abi_of_tools(facts)), None
-            elif facts.abis[0] == elf_file.read_header(local_device.wheel_library()).abi:
-                self._tools = runner_build.build_probe(runner_build.HOST), local_device.wheel_library()
-            else:
-                target = {"arm64-v8a": "linux-aarch64"}.get(facts.abis[0], f"linux-{facts.abis[0]}")
-                self._tools = runner_build.build_probe(target), wheels.foreign_library(facts.abis[0])
+            abi, library = abi_of_tools(facts), None
+            target = runner_build.target_of(facts.platform, abi)
+            if facts.platform != "android":
+                is_here = target == runner_build.HOST
+                library = local_device.wheel_library() if is_here else wheels.foreign_library(abi)
+            self._tools = runner_build.build_probe(target), library
         return self._tools
 
     def _known_facts(self) -> DeviceFacts:

@@ -336,6 +336,15 @@ def test_ziglang_serves_where_there_is_no_compiler(cache: Path, monkeypatch: pyt
     assert found.steps[0][:3] == (sys.executable, "-m", "ziglang")
 
 
+def test_a_probe_is_built_for_the_system_and_the_abi_that_it_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    asked = (("android", "x86_64"), ("android", "arm64-v8a"), ("linux", "x86_64"), ("linux", "arm64-v8a"))
+    targets = [build.target_of(system, abi) for system, abi in asked]
+    assert targets == ["x86_64", "arm64-v8a", "host", "linux-aarch64"]
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    assert build.target_of("linux", "x86_64") == "linux-x86_64"
+
+
 @pytest.mark.parametrize("target", ["host", "arm64-v8a", "x86", "linux-aarch64"])
 def test_no_compiler_is_a_clear_error(cache: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)

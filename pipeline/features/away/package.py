@@ -173,13 +173,7 @@ def library_of(target: configs.Target) -> str:
 
 def probe_of(target: configs.Target) -> Path:
     """The probe for a target's platform and ABI; raises UnavailableError without a compiler for it."""
-    abi = target.abis[0]
-    if target.platform is configs.Platform.ANDROID:
-        return runner_build.build_probe(abi)
-    if abi == local_device.machine_abi():
-        return runner_build.build_probe()
-    machine = {known: machine for machine, known in local_device.ABIS.items() if machine.islower()}.get(abi, abi)
-    return runner_build.build_probe(f"linux-{machine}")
+    return runner_build.build_probe(runner_build.target_of(target.platform.value, target.abis[0]))
 
 
 def in_package(
