@@ -613,6 +613,12 @@ def simulations(session: nox.Session) -> None:
 
 
 @development_session
+def package_runner(session: nox.Session) -> None:
+    """Compile what runs in the APK of a package, and its manifest; needs a JDK, Maven and apt."""
+    run_in("development", session, "python", "-m", "tests.package_runner")
+
+
+@development_session
 def reference(session: nox.Session) -> None:
     """Generate docs/reference/ and the JSON schemas from the code."""
     run_in("development", session, "python", "docs/make_reference.py")

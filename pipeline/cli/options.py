@@ -227,7 +227,7 @@ def labelled(data: "Dataset", labels: str | None) -> "Dataset":
     return msgspec.structs.replace(data, labels=labels or "")
 
 
-data_options = together(
+data_words = together(
     click.option(
         "--test-data",
         metavar="PATH",
@@ -241,9 +241,11 @@ data_options = together(
         metavar="NAME=VALUE|NAME=LOW:HIGH",
         help='Value of an input ("TEXT" of strings), or a range for random numbers below HIGH; repeatable.',
     ),
-    one_value("data", dataset_from, "test_data", "input_values"),
 )
-"""--test-data and --input: a command gets `data`, the Dataset that a model is run on."""
+"""--test-data and --input, as they are given."""
+
+data_options = together(data_words, one_value("data", dataset_from, "test_data", "input_values"))
+"""The same: a command gets `data`, the Dataset that a model is run on."""
 
 dimension_option = click.option(
     "--dimension",

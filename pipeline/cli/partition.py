@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +12,8 @@ from pipeline.cli.options import (
     ProviderWords,
     chip_option,
     custom_ops_option,
-    data_options,
+    data_words,
+    dataset_from,
     either,
     provider_names,
     provider_options,
@@ -38,7 +39,13 @@ class AdviceOrder:
     fix: Path | None
     simulate: bool
     dimension: dict[str, int]
-    data: "Dataset"
+    test_data: str | None
+    input_values: dict[str, Any]
+
+    @property
+    def data(self) -> "Dataset":
+        """What outputs are compared on. It loads the config's types, which an answer out of the cache needs not."""
+        return dataset_from(self.test_data, self.input_values)
 
     @property
     def compares(self) -> bool:
@@ -80,7 +87,7 @@ def _answers(
             )
         if fix.exists() and fix.samefile(models[0].path):
             raise ConfigError("--fix would replace the model itself", where=str(fix), remedy="name another file")
-    if advice.data.given and not advice.compares:
+    if (advice.test_data or advice.input_values) and not advice.compares:
         raise click.UsageError(
             "--test-data and --input are what --advise, --fix and --simulate compare outputs on; add one"
         )
@@ -178,7 +185,7 @@ _release_option = click.option(
     "--ort-release", callback=release, metavar="X.Y", help="ONNX Runtime in the app.  [default: the installed one]"
 )
 _advice_options = together(
-    data_options,
+    data_words,
     click.option("--advise", is_flag=True, help="Try fixes of the model, and show what each gains."),
     click.option(
         "--fix",

@@ -10,6 +10,7 @@ import numpy as np
 from pipeline.release.manifest import read_manifest
 from tests.consumers.jars import jars
 from tests.consumers.releases import RELEASE, ROOT, bundle, made_once, repository
+from tests.debian_packages import unpacked
 from tests.features.android.jvm import fetched
 
 FRAMEWORK = "org.robolectric:android-all-instrumented:15-robolectric-13954326-i7"
@@ -24,6 +25,20 @@ def framework_of_aapt2() -> Path:
     """The names of Android 6's resources: Debian's aapt2 does not read those of Android 15."""
     (framework,) = jars("org.robolectric:android-all:6.0.1_r3-robolectric-r1", alone=True)
     return framework
+
+
+def aapt2(folder: Path) -> Path:
+    """Debian's aapt2 with its own libraries, as one program."""
+    tree = unpacked("aapt")
+    libraries = tree / "usr/lib/x86_64-linux-gnu"
+    places = f"{libraries}:{libraries}/android:{tree}/usr/lib/7zip"
+    program = tree / "usr/lib/android-sdk/build-tools/debian/aapt2"
+    script = folder / "aapt2"
+    script.write_text(
+        f'#!/bin/sh\nexec "{libraries}/ld-linux-x86-64.so.2" --library-path "{places}" "{program}" "$@"\n'
+    )
+    script.chmod(0o755)
+    return script
 
 
 def libraries() -> list[Path]:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.command import ort_mobile
-from tests.consumers.android import framework_of_aapt2, unpacked_aar
+from tests.consumers.android import aapt2, framework_of_aapt2, unpacked_aar
 from tests.consumers.jars import classpath, jars, needs, run
-from tests.debian_packages import unpacked
 from tests.features.android.samples import two_classes
 
 pytestmark = pytest.mark.consumer
@@ -41,20 +40,6 @@ BUNDLE_CONFIG = {
 }
 DEVICE = {"supportedAbis": ["arm64-v8a"], "supportedLocales": ["en"], "screenDensity": 420, "sdkVersion": 35}
 KEY = "-keystore key.jks -storepass secret -alias app -keyalg RSA -keysize 2048 -dname CN=app -validity 9999"
-
-
-def aapt2(folder: Path) -> Path:
-    """Debian's aapt2 with its own libraries, as one program."""
-    tree = unpacked("aapt")
-    libraries = tree / "usr/lib/x86_64-linux-gnu"
-    places = f"{libraries}:{libraries}/android:{tree}/usr/lib/7zip"
-    program = tree / "usr/lib/android-sdk/build-tools/debian/aapt2"
-    script = folder / "aapt2"
-    script.write_text(
-        f'#!/bin/sh\nexec "{libraries}/ld-linux-x86-64.so.2" --library-path "{places}" "{program}" "$@"\n'
-    )
-    script.chmod(0o755)
-    return script
 
 
 def linked(folder: Path, manifest: str, name: str, *options: str | Path) -> Path:

@@ -44,6 +44,12 @@ LIBPQ = ("psycopg", "psycopg2")
 MAY_NOT = "42501"
 """PostgreSQL's code for a user without the privilege."""
 
+DEADLOCK = "40P01"
+"""PostgreSQL's code for a transaction that it ended because another one and it waited for each other."""
+
+UPGRADE_ATTEMPTS = 10
+"""Whoever is at work locks tables in another order than an upgrade, which may be the one that is ended."""
+
 READ_ONLY = {
     "sqlite": "PRAGMA query_only=ON",
     "postgresql": "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
@@ -223,23 +229,20 @@ def _prepare(engine: Engine, where: str) -> None:
         revision = _revision(connection)
         if revision == storage.REVISION:
             return
-        from pipeline.campaign.store import migrations
 
         # A later release's: most users could not lock its tables, and nobody need
         if _is_later(revision, where, served=_serves(connection)):
             return
     try:
-        with engine.execution_options(writes=True).begin() as connection:
-            # What one process finds must stay true until it has upgraded; who may only read cannot hold such a lock. In
-            # a new database making `alembic_version` is the lock: PostgreSQL lets the second wait for the first, and
-            # fails it. SQLite's transaction has the only lock there is.
-            if connection.dialect.name == "postgresql":
-                connection.exec_driver_sql(UPGRADING)
-            if connection.dialect.name == "postgresql" and sa.inspect(connection).has_table("alembic_version"):
-                connection.execute(sa.text("LOCK TABLE alembic_version IN EXCLUSIVE MODE"))
-            locked = _revision(connection)
-            if locked != storage.REVISION and not _is_later(locked, where, served=_serves(connection)):
-                migrations.upgrade(connection)
+        attempts = UPGRADE_ATTEMPTS
+        while attempts:
+            try:
+                _upgrade(engine, where)
+                attempts = 0
+            except sa.exc.OperationalError as error:
+                attempts -= 1
+                if getattr(error.orig, "sqlstate", "") != DEADLOCK or not attempts:
+                    raise
     except (sa.exc.IntegrityError, sa.exc.ProgrammingError) as error:
         with engine.begin() as connection:
             if _revision(connection) == storage.REVISION:
@@ -254,6 +257,23 @@ def _prepare(engine: Engine, where: str) -> None:
                 remedy="run `ort-mobile lab status` of this release as the owner of the tables, then roles.sql again",
             ) from error
         raise
+
+
+def _upgrade(engine: Engine, where: str) -> None:
+    """Make the tables what this release needs, where nobody did meanwhile."""
+    from pipeline.campaign.store import migrations
+
+    with engine.execution_options(writes=True).begin() as connection:
+        # What one process finds must stay true until it has upgraded; who may only read cannot hold such a lock. In a
+        # new database making `alembic_version` is the lock: PostgreSQL lets the second wait for the first, and fails
+        # it. SQLite's transaction has the only lock there is.
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(UPGRADING)
+        if connection.dialect.name == "postgresql" and sa.inspect(connection).has_table("alembic_version"):
+            connection.execute(sa.text("LOCK TABLE alembic_version IN EXCLUSIVE MODE"))
+        locked = _revision(connection)
+        if locked != storage.REVISION and not _is_later(locked, where, served=_serves(connection)):
+            migrations.upgrade(connection)
 
 
 def _is_later(revision: str | None, where: str, *, served: bool) -> bool:

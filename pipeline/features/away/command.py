@@ -16,10 +16,11 @@ from pipeline.cli.outputs import Outputs
 @click.option(
     "--for",
     "runner",
-    type=click.Choice(["shell", "ddp"]),
+    type=click.Choice(["shell", "ddp", "android-test", "devicefarm"]),
     default="shell",
     show_default=True,
-    help="What runs the package: a shell of Android or Linux, or Google's Developer Device Platform.",
+    help="What runs the package: a shell of Android or Linux, Google's Developer Device Platform, an APK that "
+    "instruments itself, or AWS Device Farm.",
 )
 @click.option(
     "--to",
@@ -59,6 +60,7 @@ def export(
     folder `session` home and collect it. Equal configs give packages of equal bytes.
     """
     from pipeline import config as configs
+    from pipeline.features.away import runners
     from pipeline.features.away.package import ExportOrder
     from pipeline.features.away.package import export as make_package
 
@@ -70,7 +72,7 @@ def export(
         platform=platform or "",
         abi=abi,
         library=library,
-        for_farm=runner == "ddp",
+        runner=runners.Runner(runner),
         rest=rest,
         confirm=confirm,
         devices=devices,
@@ -80,25 +82,10 @@ def export(
     lines = [
         f"{made.folder}: {made.turns} turns for {made.platform} on {made.abi}, {size}, package {made.package[:12]}",
         *dict.fromkeys(f"not in it: {run.text}" for run in made.skipped),
-        f"run it:  {_run_line(made.platform, made.folder, for_farm=order.for_farm)}",
-        f"then:    ort-mobile collect {_session_of(made.platform, made.folder)}",
+        f"run it:  {runners.command_of(order.runner, configs.Platform(made.platform), made.folder)}",
+        f"then:    ort-mobile collect {runners.session_of(order.runner, configs.Platform(made.platform), made.folder)}",
     ]
     outputs.show_lines(made, lines)
-
-
-def _run_line(platform: str, folder: str, *, for_farm: bool) -> str:
-    """How a package is run on a device that somebody else reaches by adb, or with a shell."""
-    if for_farm:
-        return f"sh {folder}/ddp/submit.sh DEVICE"
-    if platform == "android":
-        there = f"/data/local/tmp/{Path(folder).name}"
-        return f"adb push {folder} {there} && adb shell sh {there}/run.sh && adb pull {there}/session"
-    return f"sh {folder}/run.sh"
-
-
-def _session_of(platform: str, folder: str) -> str:
-    """Where a package's session lies after the line above: adb pulls it into the current folder."""
-    return "session" if platform == "android" else f"{folder}/session"
 
 
 @click.command(cls=cli_command.Command)

@@ -34,7 +34,7 @@ from pipeline.config import Config
 from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError
 from pipeline.core.progress import Progress
-from pipeline.features.away import farm, shell
+from pipeline.features.away import runners, shell
 from pipeline.features.away.plan import PLAN, KeptPlan, PackagedFile, PackagedRun, PackagePlan, PackageTurn, keep_plan
 from pipeline.job import campaigns, predicted
 from pipeline.job import run as job_run
@@ -45,12 +45,15 @@ ASSUMED = "farm:package"
 
 SESSION = "session"
 
+LIBRARIES, LIBRARY = "lib", ".so"
+"""The folder of libraries, which LD_LIBRARY_PATH names, and how their names end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOrder:
     """What the command line adds to a config. "" and None leave it to the config's targets.
 
-    With `for_farm` a package has what the Developer Device Platform takes besides. With `rest` it has only the turns
+    `runner` says what a package has besides. With `rest` it has only the turns
     that `devices` (by default all that were collected) have not run, with `confirm` fresh rounds of what was chosen by
     their results.
     """
@@ -60,7 +63,7 @@ class ExportOrder:
     platform: str = ""
     abi: str = ""
     library: str | None = None
-    for_farm: bool = False
+    runner: runners.Runner = runners.Runner.SHELL
     rest: bool = False
     confirm: bool = False
     devices: tuple[str, ...] = ()
@@ -109,8 +112,10 @@ class PackageDevice(device_run.FilePlacement, runner_device.Device):
         return run_result.without_measurement(spec, self.name, failure)
 
     def _put(self, path: Path, suffix: str = "") -> str:
-        name = f"files/{storage.sha256_of(path)[:16]}{suffix or path.suffix}"
-        return self._kept(path, name)
+        digest, ending = storage.sha256_of(path)[:16], suffix or path.suffix
+        if ending == LIBRARY:  # found by its name alone: an app has libraries where nobody knows beforehand
+            return Path(self._kept(path, f"{LIBRARIES}/lib{digest}{ending}")).name
+        return self._kept(path, f"files/{digest}{ending}")
 
     def _put_named(self, files: Sequence[str], folder: str) -> list[str]:
         beside = f"files/{storage.sha256_of(Path(files[0]))[:16]}"
@@ -206,10 +211,11 @@ def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
             remedy="leave perf_test out",
         )
     target = chosen_target(config, order)
-    if order.for_farm and target.platform is not configs.Platform.ANDROID:
+    additions = runners.ADDITIONS.get(order.runner)
+    if additions and target.platform is not configs.Platform.ANDROID:
         raise ConfigError(
-            "the farm runs Android's executables",
-            where=f"--for ddp, {target.platform.value}",
+            "what is to run the package runs Android's programs",
+            where=f"--for {order.runner}, {target.platform.value}",
             why="the package is for another system",
             remedy="pass --platform android, with --abi and --library",
         )
@@ -248,8 +254,8 @@ def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
             kept_plan = KeptPlan(campaign=campaign.id, plan=package, skipped=(*skipped, *refused, *left_out))
             turns = left_turns(job.store, kept_plan, order.devices) if order.rest else package.turns
             write_programs(device.folder, package, turns, probe, job.config.conditions)
-            if order.for_farm:
-                farm.write_farm(device.folder)
+            if additions:
+                additions.write(device.folder, package.abi, job.config.conditions)
             replace_package(device.folder, folder, package.digest)
             keep_plan(job.folder, kept_plan)
     return Exported(

@@ -18,7 +18,8 @@ RUN = """#!/bin/sh
 # Runs what of `turns` has no result yet, each in a process of its own, and writes all into session/. It may be killed
 # and started again. It needs no network, and nothing but this folder and the shell of Android or Linux.
 cd "${{0%/*}}" || exit 2
-chmod 755 probe 2>/dev/null
+probe=${{PROBE:-./probe}}
+chmod 755 "$probe" 2>/dev/null
 mkdir -p session || exit 2
 {{
 {facts}
@@ -30,7 +31,9 @@ fi
 mv session/device.now session/device
 [ -f session/package ] || cp package session/package
 [ -f session/session ] || cat /proc/sys/kernel/random/uuid > session/session
-ORT_DISABLE_TELEMETRY=1 ./probe turns . {wait_seconds}
+libraries=${{LIBRARIES:-$PWD/lib}}
+export LD_LIBRARY_PATH="$libraries${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" ORT_DISABLE_TELEMETRY=1
+"$probe" turns . {wait_seconds}
 code=$?
 case $code in
   0) echo "all turns have ended: bring the folder session/ home and collect it" ;;
@@ -39,7 +42,10 @@ case $code in
 esac
 exit $code
 """
-"""Exit codes: those of `probe turns`, and 4 for a session of another device."""
+"""Exit codes: those of `probe turns`, and 4 for a session of another device.
+
+Where the probe and the libraries may not lie in this folder, PROBE and LIBRARIES say where they are.
+"""
 
 STATE = """# What the device says of itself around a run, each part ended by a NUL; 75 while it is not fit to begin one.
 part() {{ printf '%s\\0' "$1"; }}
@@ -63,9 +69,14 @@ def run_script(plan_wait_seconds: int) -> str:
     return RUN.format(facts="\n".join(lines), wait_seconds=plan_wait_seconds)
 
 
-def state_script(limits: configs.ConditionsConfig) -> str:
-    """state.sh of a package, which waits for these conditions."""
-    others = [f'part "$({command} 2>/dev/null)"' for name, command in CONDITIONS.items() if name not in STATED]
+STATE_FILES = {name: f"cat ../state.{name}" for name in ("battery", "thermal", "power")}
+"""What asks in place of dumpsys, which answers the shell and no app: the app writes these files."""
+
+
+def state_script(limits: configs.ConditionsConfig, *, of_app: bool = False) -> str:
+    """state.sh of a package, which waits for these conditions; that `of_app` runs inside one."""
+    commands = {**CONDITIONS, **(STATE_FILES if of_app else {})}
+    others = [f'part "$({command} 2>/dev/null)"' for name, command in commands.items() if name not in STATED]
     more = ""
     if limits.max_battery_celsius is not None:
         more += f'[ "${{tenths:-0}}" -le {round(10 * limits.max_battery_celsius)} ] || exit 75\n'
@@ -73,8 +84,8 @@ def state_script(limits: configs.ConditionsConfig) -> str:
         wanted = "-gt" if limits.charging else "-eq"
         more += f'[ -z "$battery" ] || [ "$powered" {wanted} 0 ] || exit 75\n'
     return STATE.format(
-        battery=CONDITIONS["battery"],
-        thermal=CONDITIONS["thermal"],
+        battery=commands["battery"],
+        thermal=commands["thermal"],
         others="\n".join(others),
         max_thermal_status=limits.max_thermal_status,
         min_battery_percent=limits.min_battery_percent,

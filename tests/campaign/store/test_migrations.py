@@ -197,6 +197,23 @@ def test_threads_that_open_a_database_at_the_same_time_make_and_upgrade_it_once(
         assert list(pool.map(opened, range(4))) == [()] * 4
 
 
+@pytest.mark.postgresql
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_an_upgrade_is_tried_again_where_postgresql_ends_it_for_a_deadlock(first: str, later: None) -> None:
+    """Another session holds what the upgrade waits for, and then waits for what the upgrade holds."""
+    engine = engine_of(first)
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as other:
+            other.execute(sa.text("SELECT count(*) FROM runs"))
+            opening = pool.submit(open_store, first)
+            while not rows(first, "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'runs'::regclass"):
+                assert not opening.done()
+            other.execute(sa.text("LOCK TABLE alembic_version IN ROW EXCLUSIVE MODE"))
+        opening.result().close()
+    engine.dispose()
+    assert rows(first, "SELECT version_num FROM alembic_version") == [(SECOND,)]
+
+
 def test_a_new_database_waits_for_the_write_lock_of_another_process(tmp_path: Path) -> None:
     path = tmp_path / "results.sqlite"
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)

@@ -7,6 +7,7 @@ script as its executable; at most 50 files are pushed, so the package goes as on
 import tarfile
 from pathlib import Path
 
+from pipeline import config as configs
 from pipeline.core import files as storage
 
 PLACE = "/data/local/tmp/ort-mobile"
@@ -32,7 +33,7 @@ exec gcloud beta device-run sessions submit android-executable --device="${{1:?n
 """
 
 
-def write_farm(package: Path) -> None:
+def write_ddp(package: Path, _abi: str, _conditions: configs.ConditionsConfig) -> None:
     """Write the archive of a package, the script that starts it, and the command that submits it, into its folder."""
     folder, paths = package / FOLDER, [path for path in sorted(package.rglob("*")) if path.is_file()]
     storage.make_folder(folder)

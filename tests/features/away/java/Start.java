@@ -1,0 +1,6 @@
+/** As am instrument does. */
+public final class Start {
+    public static void main(String[] arguments) {
+        new dev.ortmobile.runner.PackageRunner().onCreate(null);
+    }
+}

@@ -1,0 +1,5 @@
+package android.content;
+
+public final class IntentFilter {
+    public IntentFilter(String action) {}
+}
