@@ -312,6 +312,10 @@ def broken_rules(elf: elf_file.Elf, *, stubs: bool) -> list[str]:
 SOURCES = Path(__file__).parent / "probe"
 HOST = "host"
 PROBE = "probe"
+TRIAL = "trial"
+
+TRIAL_PREFIX = "libort_mobile_trial_"
+"""What the file of the program `trial` begins with in an app, where its models' Java package follows."""
 DEFAULT_API_LEVEL = 27
 
 NDK_TRIPLES = {
@@ -353,44 +357,55 @@ def build_probe(target: str = HOST, *, api_level: int = DEFAULT_API_LEVEL, flags
     return built(find_recipe(target, api_level, tuple(flags))) / PROBE
 
 
-def find_recipe(target: str, api_level: int, flags: tuple[str, ...]) -> BuildRecipe:
-    """The first way to build for a target that this machine has; raises UnavailableError, SpecError."""
-    arguments = (*STANDARD, "-O2", *flags, "-o", "{out}/probe", *map(str, units()))
+TRIAL_FLAGS = ("-ffunction-sections", "-fdata-sections")
+
+
+def build_trial(target: str = HOST, *, api_level: int = DEFAULT_API_LEVEL) -> Path:
+    """The program that tries a model once (probe/trial/trial.c) for a target of `build_probe`; raises as that."""
+    return built(find_recipe(target, api_level, TRIAL_FLAGS, TRIAL)) / TRIAL
+
+
+def find_recipe(target: str, api_level: int, flags: tuple[str, ...], program: str = PROBE) -> BuildRecipe:
+    """The first way to build a program for a target that this machine has; raises UnavailableError, SpecError."""
+    arguments = (*STANDARD, "-O2", *flags, "-o", f"{{out}}/{program}", *map(str, units(program)))
     if target == HOST:
-        return host_recipe(PROBE, arguments, SOURCES)
+        return host_recipe(program, arguments, SOURCES)
     if target in LINUX_TARGETS:
         options = ("cc", *LINUX_TARGETS[target], "-fno-sanitize=undefined")
-        return _recipe(zig_version(), (*_zig(target), *options, *arguments, "-s", "-ldl", "-lpthread"))
+        return _recipe(program, zig_version(), (*_zig(target), *options, *arguments, "-s", "-ldl", "-lpthread"))
     if target not in NDK_TRIPLES:
         raise SpecError(f"unknown target {target!r}", remedy=f"use one of: {', '.join(TARGETS)}")
     if not 21 <= api_level <= 99:
         raise SpecError(f"API level {api_level} does not exist", remedy="use 27 or higher; NNAPI needs 27")
     ndk = os.environ.get("ANDROID_NDK_HOME") or os.environ.get("ANDROID_NDK_ROOT")
-    return _ndk_recipe(Path(ndk), target, api_level, arguments) if ndk else _stub_recipe(target, api_level, flags)
+    if ndk:
+        return _ndk_recipe(program, Path(ndk), target, api_level, arguments)
+    return _stub_recipe(program, target, api_level, flags)
 
 
-def units() -> list[Path]:
-    """The probe's translation units, each with a header of its name but probe.c, which has `main`."""
-    return sorted(SOURCES.glob("*.c"))
+def units(program: str = PROBE) -> list[Path]:
+    """A program's translation units, each with a header of its name but the one that has `main`."""
+    units = sorted(SOURCES.glob("*.c"))
+    return units if program == PROBE else [*(unit for unit in units if unit.stem != PROBE), SOURCES / "trial/trial.c"]
 
 
 def _recipe(
-    compiler: str, *steps: Command, stubs: bool | None = None, texts: tuple[tuple[str, str], ...] = ()
+    program: str, compiler: str, *steps: Command, stubs: bool | None = None, texts: tuple[tuple[str, str], ...] = ()
 ) -> BuildRecipe:
-    """A recipe of the probe for another system; `stubs` says by which rules a program for Android is judged."""
+    """A recipe of a program for another system; `stubs` says by which rules one for Android is judged."""
 
     def judge(folder: Path) -> None:
-        if broken := broken_rules(elf_file.read_elf(folder / PROBE), stubs=bool(stubs)):
+        if broken := broken_rules(elf_file.read_elf(folder / program), stubs=bool(stubs)):
             raise RunnerError(
-                "the probe was built, but not as Android wants it",
+                f"the {program} was built, but not as Android wants it",
                 why="; ".join(f"does not hold: {rule}" for rule in broken),
                 remedy="use another release of ziglang or of the NDK",
             )
 
     return BuildRecipe(
-        what=f"the {PROBE}",
-        place=PROBE,
-        parts=(PROBE,),
+        what=f"the {program}",
+        place=program,
+        parts=(program,),
         compiler=compiler,
         steps=steps,
         sources=SOURCES,
@@ -410,7 +425,7 @@ def _zig(target: str) -> tuple[str, ...]:
     )
 
 
-def _ndk_recipe(ndk: Path, abi: str, api_level: int, arguments: Command) -> BuildRecipe:
+def _ndk_recipe(program: str, ndk: Path, abi: str, api_level: int, arguments: Command) -> BuildRecipe:
     compilers = sorted(ndk.glob(f"toolchains/llvm/prebuilt/*/bin/{NDK_TRIPLES[abi]}{api_level}-clang"))
     if not compilers:
         raise UnavailableError(
@@ -419,13 +434,14 @@ def _ndk_recipe(ndk: Path, abi: str, api_level: int, arguments: Command) -> Buil
             remedy="point ANDROID_NDK_HOME at an NDK of r21 or later, or unset it to build with ziglang",
         )
     page = f"-Wl,-z,max-page-size={PAGE},-z,common-page-size={PAGE}"
-    link = ("-fPIE", "-pie", page, "-Wl,--build-id=sha1", "-Wl,-z,now", "-Wl,--strip-debug", "-ldl")
+    tidy = ("-Wl,--gc-sections", "-Wl,--strip-debug")
+    link = ("-fPIE", "-pie", page, "-Wl,--build-id=sha1", "-Wl,-z,now", *tidy, "-ldl")
     compiler = str(compilers[0])
     stubs = False if abi in LD_EMULATION else None  # the rules are for 64 bits
-    return _recipe(compiler_identity(compiler), (compiler, *arguments, *link), stubs=stubs)
+    return _recipe(program, compiler_identity(compiler), (compiler, *arguments, *link), stubs=stubs)
 
 
-def _stub_recipe(abi: str, api_level: int, flags: tuple[str, ...]) -> BuildRecipe:
+def _stub_recipe(program: str, abi: str, api_level: int, flags: tuple[str, ...]) -> BuildRecipe:
     if abi not in LD_EMULATION:
         raise UnavailableError(
             f"no compiler for {abi}",
@@ -435,8 +451,8 @@ def _stub_recipe(abi: str, api_level: int, flags: tuple[str, ...]) -> BuildRecip
     zig = _zig(abi)
     compiler = (*zig, "cc", "-target", f"{ZIG_ARCH[abi]}-linux-android")
     include = (*STANDARD, *COMPILE_FLAGS, "-isystem", str(SOURCES / "android/include"), *flags)
-    sources = [*units(), SOURCES / "android/start.c"]
-    joined = ("-r", "-nostdlib", "-o", "{work}/probe.o")
+    sources = [*units(program), SOURCES / "android/start.c"]
+    joined = ("-r", "-nostdlib", "-o", f"{{work}}/{program}.o")
     compiled = (*compiler, *include, f"-DPROBE_API_LEVEL={api_level}", *joined, *map(str, sources))
     steps: list[Command] = [compiled]
     texts = []
@@ -450,6 +466,6 @@ def _stub_recipe(abi: str, api_level: int, flags: tuple[str, ...]) -> BuildRecip
         steps.append((*compiler, "-c", f"{{work}}/{name}.s", "-o", f"{{work}}/{name}.o"))
         steps.append((*zig, "ld.lld", "-shared", "-soname", name, "-o", f"{{work}}/{name}", f"{{work}}/{name}.o"))
     extra = ARM64_LINK_FLAGS if abi == "arm64-v8a" else ()
-    link = ("ld.lld", "-m", LD_EMULATION[abi], *LINK_FLAGS, *extra, "-o", "{out}/probe")
-    steps.append((*zig, *link, "{work}/probe.o", *(f"{{work}}/{name}" for name in STUBS)))
-    return _recipe(zig_version(), *steps, stubs=True, texts=tuple(texts))
+    link = ("ld.lld", "-m", LD_EMULATION[abi], *LINK_FLAGS, *extra, "-o", f"{{out}}/{program}")
+    steps.append((*zig, *link, f"{{work}}/{program}.o", *(f"{{work}}/{name}" for name in STUBS)))
+    return _recipe(program, zig_version(), *steps, stubs=True, texts=tuple(texts))

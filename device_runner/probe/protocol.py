@@ -1,7 +1,7 @@
 """How the probe is told what to do, and what its answer means: a RunSpec to bytes, one JSON document to a RunResult."""
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -15,7 +15,7 @@ from device_runner import result as run_result
 from device_runner import spec as run_spec
 from device_runner.errors import SpecError
 from device_runner.result import RunResult, Status
-from device_runner.spec import OptimizationLevel, RunSpec, TensorFile
+from device_runner.spec import OptimizationLevel, RunOptions, RunSpec, TensorFile
 
 LEVEL_NUMBERS = {
     OptimizationLevel.NONE: 0,
@@ -69,6 +69,46 @@ LATENCY_BYTES = 16
 """Digits and comma of a latency of up to 11 days."""
 
 
+Settings = dict[str, str | int | None]
+"""Values by their names in probe/request.c; None for what is left as it is."""
+
+
+def _set(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    return (("set", name, str(value)) for name, value in settings.items() if value is not None)
+
+
+def _entries(options: RunOptions) -> Iterator[tuple[str, str, str]]:
+    yield from (("option", key, value) for key, value in options.provider_options.items())
+    yield from (("config", key, value) for key, value in options.session_config.items())
+    yield from (("custom_ops", library, "") for library in options.custom_ops)
+
+
+def _option_settings(options: RunOptions) -> Settings:
+    """What a session is made with, where the provider is no plugin."""
+    cores = options.thread_cores
+    if cores not in ("", run_spec.BIG_CORES):
+        cores = ",".join(map(str, run_spec.cores_from_zero(cores)))
+    return {
+        "provider": runner_providers.provider_named(options.provider).append_name,
+        "thread_cores": cores or None,
+        "thread_nice": options.thread_nice or None,
+        "flags": sum(FLAG_BITS[flag] for flag in set(options.flags)),
+        "intra_threads": options.intra_op_threads,
+        "inter_threads": options.inter_op_threads,
+        "parallel": int(options.execution_mode is run_spec.ExecutionMode.PARALLEL),
+        "level": LEVEL_NUMBERS[options.optimization_level],
+        "arena": int(options.cpu_arena),
+        "pattern": int(options.memory_pattern),
+        "capture": 1 if options.captures_graph else None,
+        "device_tensors": 1 if options.device_tensors else None,
+    }
+
+
+def option_triples(options: RunOptions) -> tuple[tuple[str, str, str], ...]:
+    """The part of a request that has session options, for who adds library, model and inputs."""
+    return (*_set(_option_settings(options)), *_entries(options))
+
+
 def encode_request(spec: RunSpec, *, watch_stdin: bool = False, prefix: str | None = None) -> bytes:
     """The request file for a run: NUL-ended strings in threes (probe/request.h). Raises SpecError for a NUL within.
 
@@ -77,29 +117,18 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False, prefix: str | No
     """
     files = f"{spec.outputs_folder}/" if prefix is None else prefix
     options, plugin, provider = spec.options, spec.plugin, runner_providers.provider_named(spec.options.provider)
-    cores = options.thread_cores
-    if cores not in ("", run_spec.BIG_CORES):
-        cores = ",".join(map(str, run_spec.cores_from_zero(cores)))
     found_later = spec.warmup == run_spec.AUTO and bool(spec.min_runs or spec.min_seconds)
-    settings: dict[str, str | int | None] = {
+    settings: Settings = {
         "library": spec.library or "",
         "model": spec.model,
-        "provider": (provider.ort_name or provider.name) if plugin else provider.append_name,
-        "thread_cores": cores or None,
-        "thread_nice": options.thread_nice or None,
+        **_option_settings(options),
+        **({"provider": provider.ort_name or provider.name} if plugin else {}),
         "plugin": plugin.library if plugin else None,
         "plugin_name": (plugin and plugin.name) or None,
         "device_type": HARDWARE_NUMBERS[plugin.device_type] if plugin and plugin.device_type else None,
         "labelled": spec.labelled.file if spec.labelled else None,
         "outputs": None if spec.outputs_folder is None else f"{files}output_",
         "profile": f"{files}profile" if spec.profile else None,
-        "flags": sum(FLAG_BITS[flag] for flag in set(options.flags)),
-        "intra_threads": options.intra_op_threads,
-        "inter_threads": options.inter_op_threads,
-        "parallel": int(options.execution_mode is run_spec.ExecutionMode.PARALLEL),
-        "level": LEVEL_NUMBERS[options.optimization_level],
-        "arena": int(options.cpu_arena),
-        "pattern": int(options.memory_pattern),
         "log_level": LOG_NUMBERS[spec.log_level],
         "seed": spec.seed,
         "warmup": 0 if spec.warmup == run_spec.AUTO else spec.warmup,
@@ -111,8 +140,6 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False, prefix: str | No
         "sustain_ns": round(spec.sustain_seconds * 1e9),
         "watch_stdin": int(watch_stdin),
         "steps": spec.stream.steps if spec.stream else None,
-        "capture": 1 if options.captures_graph else None,
-        "device_tensors": 1 if options.device_tensors else None,
     }
     if spec.concurrent:
         settings |= {
@@ -122,12 +149,9 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False, prefix: str | No
             "global_threads": int(spec.concurrent.global_threads),
             "concurrent_ns": round(spec.concurrent.seconds * 1e9),
         }
-    triples = [("set", name, str(value)) for name, value in settings.items() if value is not None]
-    triples += [("option", key, value) for key, value in options.provider_options.items()]
-    triples += [("config", key, value) for key, value in options.session_config.items()]
+    triples = [*_set(settings), *_entries(options)]
     triples += [("dimension", name, str(size)) for name, size in spec.dimensions.items()]
     triples += [("beside", model, "") for model in (spec.concurrent.beside if spec.concurrent else ())]
-    triples += [("custom_ops", library, "") for library in options.custom_ops]
     if spec.stream:
         triples += [("state", given, taken) for given, taken in spec.stream.states.items()]
         triples += [("sequence", tensor.name, tensor.file) for tensor in spec.stream.sequences]

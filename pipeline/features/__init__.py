@@ -20,6 +20,8 @@ OFFERS: dict[str, tuple[str, ...]] = {
     "ship.objections": ("android.package:objections", "apple.package:objections"),
     "ship.proofs": ("prove.run:attested",),
     "android.guard": ("guard.java:classes",),
+    "android.trials": ("guard.helper:helpers",),
+    "android.requests": ("guard.helper:request",),
     "android.self_tests": ("guard.selftest:self_tests",),
     "apple.guard": ("guard.swift:sources",),
     "apple.self_tests": ("guard.selftest:self_tests",),

@@ -36,8 +36,8 @@ from pipeline.features.android.package import (
     java_sources,
     pack_name,
     sample_asset,
-    self_tests,
 )
+from pipeline.features.android.protection import Protection, protection
 from pipeline.features.android.runtime import (
     CLASSES,
     KEEP_RULES,
@@ -320,7 +320,6 @@ MAVEN = "maven"
 class AndroidLibrary:
     """The models of a bundle for one target as a library that was checked and can be written, named `named`.
 
-    `self_tests` are what phones try ways with, by model: data of an asset, or why there is none.
     `package` is the Java package and namespace, `sources` are the files of its classes, which switch telemetry off
     without `telemetry`. The libraries of `runtime` (() for none) take the place of the published one. With `pack` the
     models are in that AI pack, whose folder is `pack_folder`, else they are assets of the library.
@@ -335,7 +334,7 @@ class AndroidLibrary:
     manifest: bundle_manifest.Manifest
     telemetry: bool
     runtime: tuple[ort_library.Library, ...]
-    self_tests: Mapping[str, bytes | str]
+    protection: Protection
     pack: Mapping[str, str | storage.VerifiedFile] | None
     pack_folder: Path | None
 
@@ -392,10 +391,7 @@ class AndroidLibrary:
                 'libQnnHtpPrepare.so out (packaging { jniLibs { excludes += "**/libQnnHtpPrepare.so" } }), 90 MB that '
                 "only compile on the phone"
             )
-        texts += [
-            f"self-test of {model}: none, {why}" for model, why in self.self_tests.items() if isinstance(why, str)
-        ]
-        return tuple(texts)
+        return (*texts, *self.protection.warnings)
 
     def verified(self, path: str) -> storage.VerifiedFile:
         """A file of the bundle as it was verified."""
@@ -417,9 +413,9 @@ class AndroidLibrary:
             }
             if not self.pack:
                 members |= {f"assets/{asset_path(self.named.assets, file)}": self.verified(file) for file in self.files}
-            for model, data in self.self_tests.items():
-                if isinstance(data, bytes):
-                    members[f"assets/{sample_asset(self.named.assets, model)}"] = data
+            for model, data in self.protection.samples.items():
+                members[f"assets/{sample_asset(self.named.assets, model)}"] = data
+            members |= self.protection.natives(self.package)
             operators = f"{bundle_manifest.CUSTOM_OPS}android/"
             members |= {
                 f"jni/{file.path.removeprefix(operators)}": self.verified(file.path)
@@ -507,8 +503,9 @@ def android_library(
     rows = [row for selected in app_code.rows_of(content, target).values() for row in selected]
     ships = tuple(content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
     telemetry = table.telemetry is not configs.Telemetry.OFF
-    tests = self_tests(bundle, manifest, target) if table.guard else {}
-    samples = {model: sample_asset(named.assets, model) for model, data in tests.items() if isinstance(data, bytes)}
+    abis = {abi for shipped in ships for abi in shipped.abis}
+    guarding = protection(bundle, manifest, target, abis) if table.guard else Protection()
+    samples = {model: sample_asset(named.assets, model) for model in guarding.samples}
     sources = java_sources(
         manifest,
         target,
@@ -518,9 +515,10 @@ def android_library(
         guard=table.guard,
         samples=samples,
         deny_key=_public_key(table.deny_key),
+        helper=guarding.has_program,
     )
     pack = ai_pack(Path(table.ai_pack), bundle, manifest, target, java, named.assets) if table.ai_pack else None
-    releases, abis = [shipped.ort_release for shipped in ships], {abi for shipped in ships for abi in shipped.abis}
+    releases = [shipped.ort_release for shipped in ships]
     library = AndroidLibrary(
         named=named,
         package=java,
@@ -531,7 +529,7 @@ def android_library(
         manifest=manifest,
         telemetry=telemetry,
         runtime=runtime_libraries(table.runtime, releases, abis) if table.runtime else (),
-        self_tests=tests,
+        protection=guarding,
         pack=pack,
         pack_folder=Path(table.ai_pack) if table.ai_pack else None,
     )

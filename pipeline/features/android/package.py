@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ from device_runner import local as local_device
 from device_runner import providers as runner_providers
 from device_runner.spec import RunOptions
 from pipeline.campaign import run_options
-from pipeline.core import features
 from pipeline.core import files as storage
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, Finding, MissingError, PipelineError
 from pipeline.core.releases import Release
+from pipeline.features.android import protection
 from pipeline.features.packages import objections as package_objections
 from pipeline.release import app_code, chip_contexts, source_code, tensor_texts
 from pipeline.release import bundle as release_bundle
@@ -104,21 +104,6 @@ others; () where all run the only one. `contexts` come before them. `gpu`: the f
 """
 
 
-GUARDS = features.Place[Callable[[Mapping[str, object]], dict[str, str]]]("android.guard")
-"""The classes of a guard for a package: file name to source, from the values of its templates."""
-
-
-SELF_TESTS = features.Place[Callable[[Path, bundle_manifest.Manifest, str], dict[str, bytes | str]]](
-    "android.self_tests"
-)
-"""What phones try ways with, by the models of a target of a bundle: the data of an asset, or why there is none."""
-
-
-def self_tests(bundle: Path, manifest: bundle_manifest.Manifest, target: str) -> dict[str, bytes | str]:
-    """By model: the data of its self-test, or why there is none."""
-    return {model: self_test for tests in SELF_TESTS for model, self_test in tests(bundle, manifest, target).items()}
-
-
 def sample_asset(assets: str, model: str) -> str:
     """The path of a self-test's data among the assets."""
     return f"{assets}/{java_class(model)}.sample"
@@ -134,12 +119,14 @@ def java_sources(
     guard: bool = True,
     samples: Mapping[str, str] = {},
     deny_key: str = "",
+    helper: bool = False,
 ) -> dict[str, str]:
     """File name to source of the classes for the models of a target; without `telemetry` they switch it off.
 
     With `guard` models that something else than the CPU runs are opened behind a guard, where the feature is there.
     `assets` is the models' folder among an app's assets, `samples` are the assets with their self-tests,
-    `deny_key` the public key of who may forbid session options later, in hexadecimal digits. Raises ConfigError when
+    `deny_key` the public key of who may forbid session options later, in hexadecimal digits. With `helper` the guard
+    tries models by the program `trial_name` among the app's native libraries. Raises ConfigError when
     two models would have classes of one name.
     """
     content = manifest.content
@@ -150,13 +137,14 @@ def java_sources(
     app_code.refuse_equal_names((model["name"], model["class_name"]) for model in models)
     release = min(ort_releases.line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
     contexts = [context for context in content.contexts if context.target == target]
-    guards = list(GUARDS) if guard and any(model["guarded"] for model in models) else []
+    guards = list(protection.GUARDS) if guard and any(model["guarded"] for model in models) else []
     for model in models:
         model["guarded"] = model["guarded"] and bool(guards)
         model["skips"] |= model["guarded"]
         model["sample"] = samples.get(model["name"], "")
     common: dict[str, object] = {
         "guard": bool(guards),
+        "helper": protection.trial_name(package) if helper and guards else "",
         "deny_key": deny_key,
         "rollback": ",".join(fallback for fallback in content.rollback if fallback is not bundle_manifest.Fallback.RUN),
         "bundle": content.name,
@@ -305,6 +293,7 @@ def _model(
         "outputs": list(_outputs(signature)),
         "parameters": parameters,
         "arguments": [source_code.identifier(parameter.rpartition(" ")[2]) for parameter in parameters],
+        "requests": [protection.trial_request(options) for _, options in ways],
         "safe": [options.on_cpu for _, options in ways],
         "guarded": _is_guarded(content, rows, ways, contexts),
         "typed": all(tensor.dtype in app_code.BUFFERS for tensor in signature.inputs),

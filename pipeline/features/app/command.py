@@ -66,7 +66,7 @@ def parts(document: "AppDocument") -> "Iterator[wording.Part]":
     shown = [
         library
         for library in document.libraries
-        if library.kind or library.uses or library.entries or library.path in concerned
+        if library.kind or library.uses or library.tries or library.entries or library.path in concerned
     ]
     yield wording.Listing(
         title="Native libraries",
@@ -114,6 +114,7 @@ def parts(document: "AppDocument") -> "Iterator[wording.Part]":
 
 
 def _what(library: "NativeLibrary", document: "AppDocument") -> str:
+    from device_runner import build as runner_build
     from pipeline.features.app.inspection import ENTRIES
 
     if library.kind:
@@ -125,6 +126,8 @@ def _what(library: "NativeLibrary", document: "AppDocument") -> str:
         code = f"; code for {names}" if names else ""
         providers = ", ".join(library.providers)
         return f"ONNX Runtime {release}{inside}, {library.kind} build{api}: {providers}{telemetry}{code}"
+    if library.tries:
+        return f"tries models in a process of its own: {library.name[len(runner_build.TRIAL_PREFIX) : -3]}"
     versions = f"{library.least_api} to {library.api}" if library.least_api else f"{library.api}"
     asks = library.asks or (f"API {versions}" if library.api else "any release")
     gets = document.served.get(library.path)

@@ -4,6 +4,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 
+from device_runner import build as runner_build
 from pipeline.core.errors import Finding, Severity
 from pipeline.library import kernels
 
@@ -68,8 +69,15 @@ class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
         return self.least_api or self.api
 
     @property
+    def tries(self) -> bool:
+        """Whether it is the program with which the classes of `release android` try a model before they open it."""
+        return self.name.startswith(runner_build.TRIAL_PREFIX)
+
+    @property
     def uses(self) -> bool:
         """Whether it calls an ONNX Runtime in another file."""
+        if self.tries:
+            return False  # it opens the one that it is told to
         linked = any(name.startswith("libonnxruntime.so") for name in self.needed)
         return not self.kind and (linked or self.opens or bool(self.asks or self.api))
 

@@ -143,6 +143,21 @@ def _abi_gap(package: Package) -> Iterator[Finding]:
         )
 
 
+def _trials(package: Package) -> Iterator[Finding]:
+    """Android starts the program that tries models from the folder of the app's ABI."""
+    for row in package.libraries:
+        folder = row.path.split("/")[-2:-1]
+        if row.tries and row.abi not in folder:
+            yield finding(
+                "trial-program",
+                Severity.WARNING,
+                "models are tried in the app itself: the program that would try them does not start",
+                row.path,
+                f"it is for {row.abi}, and lies with the libraries for {'/'.join(folder) or 'no ABI'}",
+                "take the library as `ort-mobile release android` wrote it",
+            )
+
+
 def _two_runtimes(package: Package) -> Iterator[Finding]:
     for scope in package.scopes:
         runtimes = package.runtimes(scope)
@@ -470,5 +485,5 @@ def _listed(texts: object) -> str:
 
 RULES: tuple[Callable[[Package], Iterator[Finding]], ...] = (
     _pages, _in_archive, _same_path, _two_runtimes, _other_release, _missing_runtime, _telemetry, _processors, _models,
-    _external, _custom_operators, _for_linux, _qnn, _qnn_contexts, _plugins, _java, _app_store, _abi_gap,
+    _external, _custom_operators, _for_linux, _qnn, _qnn_contexts, _plugins, _java, _app_store, _abi_gap, _trials,
 )  # fmt: skip

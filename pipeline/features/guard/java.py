@@ -10,7 +10,11 @@ TEMPLATES = "pipeline.features.guard"
 NAMES = tuple(sorted(path.stem for path in (Path(__file__).parent / "templates").glob("*.java")))
 """The classes: no class of a model is called so."""
 
+CHILD = "GuardChild"
+"""The class that starts the helper: only where there is one."""
+
 
 def classes(values: Mapping[str, object]) -> dict[str, str]:
     """File name to source of the classes, for a package with these values: its name, the bundle's and its digest."""
-    return {f"{name}.java": source_code.render_source(TEMPLATES, f"{name}.java", **values) for name in NAMES}
+    names = (name for name in NAMES if name != CHILD or values["helper"])
+    return {f"{name}.java": source_code.render_source(TEMPLATES, f"{name}.java", **values) for name in names}

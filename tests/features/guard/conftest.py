@@ -14,6 +14,12 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> App:
     return build(tmp_path_factory.mktemp("guarded_app"))
 
 
+@pytest.fixture(scope="session")
+def helped_app(tmp_path_factory: pytest.TempPathFactory) -> App:
+    """The same with the helper, which tries ways in processes of their own."""
+    return build(tmp_path_factory.mktemp("helped_app"), helper=True)
+
+
 @pytest.fixture
 def phone(app: App, tmp_path: Path) -> Callable[..., Phone]:
     """Phones by their names, with what is given."""

@@ -7,11 +7,10 @@
 typedef void *const *environment;
 enum { GET_STRING_UTF_CHARS = 169 };
 
-__attribute__((visibility("default"))) void Java_ai_onnxruntime_Fault_die(environment *jni, void *class, void *text) {
-    const char *(*chars)(environment *, void *, void *) =
-        (const char *(*)(environment *, void *, void *))(*jni)[GET_STRING_UTF_CHARS];
-    const char *kind = chars(jni, text, NULL);
-    (void)class;
+void die(const char *kind);
+
+/* Ends the process by a signal, leaves it or never returns; kinds that are about outputs do nothing. */
+void die(const char *kind) {
     const struct {
         const char *name;
         int number;
@@ -25,4 +24,11 @@ __attribute__((visibility("default"))) void Java_ai_onnxruntime_Fault_die(enviro
     if (!strcmp(kind, "kill")) kill(getpid(), SIGKILL);
     while (!strcmp(kind, "hang")) pause();
     while (!strcmp(kind, "spin")) continue;
+}
+
+__attribute__((visibility("default"))) void Java_ai_onnxruntime_Fault_die(environment *jni, void *class, void *text) {
+    const char *(*chars)(environment *, void *, void *) =
+        (const char *(*)(environment *, void *, void *))(*jni)[GET_STRING_UTF_CHARS];
+    (void)class;
+    die(chars(jni, text, NULL));
 }

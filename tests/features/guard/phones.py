@@ -1,5 +1,6 @@
 """Phones in a folder: launches of a real app's classes in a JVM, with drivers that end it, and their endings."""
 
+import os
 import re
 import shutil
 import signal
@@ -9,7 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from device_runner.build import SOURCES as PROBE_SOURCES
+from device_runner.build import build_trial
+from device_runner.local import wheel_library
 from pipeline.features.android.package import SIGNATURES, java_sources
+from pipeline.features.android.protection import trial_name
 from pipeline.release.app_fit import ROLLBACK
 from tests.features.android.samples import CPU, JAVAC, NNAPI, WEBGPU, manifest, needs_java, shipped, signature
 from tests.features.guard.models import desk
@@ -35,6 +40,8 @@ class App:
     assets: Path
     outputs: Path
     private_key: Path
+    natives: Path
+    """The app's native libraries: ONNX Runtime and the helper, where it has one."""
 
     @property
     def path(self) -> str:
@@ -64,10 +71,21 @@ def run_java(arguments: Sequence[str]) -> str:
     return done.stdout
 
 
-def build(folder: Path, jar: Path | None = None) -> App:
+def write_natives(folder: Path) -> None:
+    """The native libraries of an app: the helper, NNAPI, and ONNX Runtime with bad drivers."""
+    folder.mkdir()
+    shutil.copy(build_trial(), folder / f"lib{trial_name('com.example.demo')}.so")
+    compiler = (shutil.which("cc") or "cc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror")
+    units = ("-I", str(PROBE_SOURCES), str(HERE / "driver.c"), str(HERE / "fault.c"))
+    subprocess.run([*compiler, "-o", str(folder / "libonnxruntime.so"), *units, "-ldl"], check=True)
+    subprocess.run([*compiler, "-x", "c", "/dev/null", "-o", str(folder / "libneuralnetworks.so")], check=True)
+
+
+def build(folder: Path, jar: Path | None = None, *, helper: bool = False) -> App:
     """Compile what `release android` writes of one model, the app and the fake phone.
 
-    With `jar` against ONNX Runtime's own classes, which run the model in place of the fake ones.
+    With `jar` against ONNX Runtime's own classes, which run the model in place of the fake ones. With `helper` trials
+    are made in processes of their own.
     """
     needs_java()
     runs = (NNAPI, WEBGPU, CPU)
@@ -80,7 +98,7 @@ def build(folder: Path, jar: Path | None = None) -> App:
     table = manifest([shipped(runs=runs)], [signature()], rollback=ROLLBACK)
     samples = {"m": "assets/M.sample"}
     private, public = keys(folder)
-    texts = java_sources(table, "phone", "com.example.demo", "assets", samples=samples, deny_key=public)
+    texts = java_sources(table, "phone", "com.example.demo", "assets", samples=samples, deny_key=public, helper=helper)
     digest = made.order.files[0].digests
     sources = folder / "sources/com/example/demo"
     sources.mkdir(parents=True)
@@ -99,8 +117,17 @@ def build(folder: Path, jar: Path | None = None) -> App:
     compiler = shutil.which("cc") or "cc"
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(HERE / "fault.c")], check=True)
     (folder / "outputs").write_bytes(made.outputs.tobytes())
+    natives = folder / "natives"
+    if helper:
+        write_natives(natives)
     return App(
-        jar=jar, classes=classes, library=library, assets=assets, outputs=folder / "outputs", private_key=private
+        natives=natives,
+        jar=jar,
+        classes=classes,
+        library=library,
+        assets=assets,
+        outputs=folder / "outputs",
+        private_key=private,
     )
 
 
@@ -145,17 +172,33 @@ class Phone:
     boot: int = 3
     properties: dict[str, object] = field(default_factory=dict)
 
-    def launch(self, faults: str = "", *, seconds: float = 60, user_waits: float = 0, **more: object) -> Launch:
-        """Start the app; after `user_waits` seconds without an end, a user ends it."""
+    def launch(
+        self,
+        faults: str = "",
+        *,
+        seconds: float = 60,
+        user_waits: float = 0,
+        child_faults: str | None = None,
+        **more: object,
+    ) -> Launch:
+        """Start the app; after `user_waits` seconds without an end, a user ends it.
+
+        Drivers fail as `faults` says, in processes of trials as `child_faults`, where that is given.
+        """
         self.storage.mkdir(exist_ok=True)
         given = {
             "storage": self.storage, "assets": self.app.assets, "outputs": self.app.outputs, "faults": faults,
             "faults.library": self.app.library, "level": self.level, "ended": self.ended, "boot_count": self.boot,
-            "java.io.tmpdir": self.storage, **self.properties, **more,
+            "java.io.tmpdir": self.storage, "libraries": self.app.natives, **self.properties, **more,
         }  # fmt: skip
         words = [f"-D{name}={str(value).lower() if value is True else value}" for name, value in given.items()]
         command: Sequence[str] = ["java", *JVM, *words, "-cp", self.app.path, "App"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        drivers = {
+            **os.environ,
+            "FAULTS": faults if child_faults is None else child_faults,
+            "REAL_ORT": str(wheel_library()),
+        }
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=drivers)
         killed = False
         try:
             output, errors = process.communicate(timeout=user_waits or seconds)

@@ -26,6 +26,7 @@ from pipeline.core.errors import PipelineError
 from pipeline.core.variant import AwareBy, Level, Variant, Way
 from pipeline.features.android import library
 from pipeline.features.android.package import ASSETS, ai_pack, java_sources
+from pipeline.features.android.protection import Protection
 from pipeline.features.apple import package as apple
 from pipeline.features.languages import snippet
 from pipeline.release.app_code import code_for, selection
@@ -249,7 +250,7 @@ def android_library(found: Manifest, target: str, folder: Path) -> library.Andro
         named=library.maven_module("com.example", library.default_artifact(found.content.name), "1.0"),
         package="com.example.models", sources={}, contexts=found.content.contexts, bundle=folder, manifest=found,
         ships=tuple(row for row in found.content.ships if row.target == target), telemetry=True, runtime=(),
-        self_tests={}, pack=None, pack_folder=None,
+        protection=Protection(), pack=None, pack_folder=None,
     )  # fmt: skip
 
 

@@ -39,6 +39,15 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
         {{ model.safe | map("truth") | joined }}
     };
 
+{% if helper %}
+    /** The same as {@link #WAYS} for the program that tries them: strings in threes. */
+    private static final String[] REQUESTS = {
+{% for request in model.requests %}
+        {{ request | java_text }},
+{% endfor %}
+    };
+
+{% endif %}
 {% endif %}
     /** Where copies of compressed assets are, in the app's private storage. */
     private static final String COPIES = "{{ package | identifier }}.{{ model.copies | identifier }}";
@@ -282,6 +291,16 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
                     OrtSession open() throws OrtException, IOException {
                         return npu.session(context, ModelFile.environment(), COPIES + "." + npu.chip);
                     }
+{% if helper %}
+
+                    @Override
+                    String request() throws IOException {
+                        return npu.request(context, COPIES + "." + npu.chip);
+                    }
+
+                    @Override
+                    void release() {}
+{% endif %}
                 });
             }
         }
@@ -293,6 +312,19 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
                     OrtSession open() throws OrtException, IOException {
                         return session(context, file, way);
                     }
+{% if helper %}
+
+                    @Override
+                    String request() throws IOException {
+                        ModelFile.removeOthers(context, COPIES, KEPT);
+                        return file.request(context, COPIES, REQUESTS[way]);
+                    }
+
+                    @Override
+                    void release() {
+                        ModelFile.removeOthers(context, COPIES + ModelFile.TRIAL);
+                    }
+{% endif %}
                 });
             }
         }

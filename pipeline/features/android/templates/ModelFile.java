@@ -35,6 +35,11 @@ final class ModelFile {
     /** How long a copy that is being written may take, in milliseconds; older parts are of a process that ended. */
     private static final long COPY_MILLISECONDS = 3_600_000;
 
+{% if helper %}
+    /** The end of a folder of copies for a program that tries the model: nobody else needs them. */
+    static final String TRIAL = ".trial";
+
+{% endif %}
     final String asset;
     final String sha256;
     final boolean mapped;
@@ -143,6 +148,21 @@ final class ModelFile {
         }
     }
 
+{% if helper %}
+    /** What a program that tries the model needs: the session options with the path, and how the file is read. */
+    @NonNull
+    String request(@NonNull Context context, @NonNull String folder, @NonNull String options) throws IOException {
+{% if from_bytes %}
+        boolean isInPackage = map(context.getAssets()) != null;
+{% else %}
+        boolean isInPackage = false;
+{% endif %}
+        String text = options + "set\0model\0" + copy(context, isInPackage ? folder + TRIAL : folder) + "\0";
+        String direct = "config\0session.use_ort_model_bytes_directly\0" + "1\0";
+        return mapped ? text + direct + "config\0session.use_ort_model_bytes_for_initializers\0" + "1\0" : text;
+    }
+
+{% endif %}
 {% if guard %}
     /** The digests of what is opened. */
     @NonNull

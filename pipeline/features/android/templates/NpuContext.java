@@ -76,6 +76,19 @@ final class NpuContext {
         }
     }
 
+{% if helper %}
+    /** What a program that tries the context needs, as strings in threes. */
+    @NonNull
+    String request(@NonNull Context context, @NonNull String folder) throws IOException {
+        File libraries = new File(context.getApplicationInfo().nativeLibraryDir);
+        require(libraries, PLUGIN);
+        binary.copyNamed(context, folder);
+        return "set\0provider\0" + PROVIDER + "\0set\0plugin_name\0" + PROVIDER + "\0set\0plugin\0"
+                + new File(libraries, PLUGIN) + "\0option\0backend_type\0htp\0set\0model\0"
+                + model.copyNamed(context, folder) + "\0";
+    }
+
+{% endif %}
     /** The provider's devices, after its library was registered, once in a process. */
     private static synchronized List<OrtEpDevice> devices(OrtEnvironment environment, File libraries)
             throws OrtException, IOException {

@@ -5,7 +5,6 @@ import ai.onnxruntime.OrtException;
 import ai.onnxruntime.OrtSession;
 import androidx.annotation.NonNull;
 import androidx.annotation.Nullable;
-import java.util.Locale;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
@@ -105,8 +104,7 @@ final class GuardAttempt implements Callable<OrtSession> {
         try {
             session = ended(task);
             if (decibels < 0) {
-                fail(GuardRow.WRONG, decibels <= GuardSample.LEAST_DECIBELS / 2 ? "not finite, or of another size"
-                        : String.format(Locale.US, "%.1f dB below what it must reach", -decibels));
+                fail(GuardRow.WRONG, GuardSample.verdict(decibels));
             }
         } catch (ExecutionException thrown) {
             fail(marked ? GuardRow.REFUSED : GuardRow.NEW, String.valueOf(thrown.getCause().getMessage()));

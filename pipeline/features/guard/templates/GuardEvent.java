@@ -35,7 +35,7 @@ public final class GuardEvent {
 
     /**
      * What happened: passed, refused, died, hung, wrong, suspected, raced, chosen, denied,
-     * postponed, forgotten, unusable; model_failed where not even the CPU gives the bundle's outputs: take another bundle.
+     * postponed, forgotten, unusable, no_child; model_failed where not even the CPU gives the bundle's outputs: take another bundle.
      */
     @NonNull
     public String event() {

@@ -19,12 +19,20 @@ import java.nio.channels.OverlappingFileLockException;
 import java.nio.charset.Charset;
 import java.util.HashMap;
 import java.util.Map;
+{% if helper %}
+import java.util.zip.CRC32;
+{% endif %}
 
 /** Small files that survive a process, and where it matters a kernel, that ends at any moment. */
 final class GuardFiles {
     /** What a text in a file is, in bytes at most; longer ones are not read. */
     static final int MOST_BYTES = 1 << 16;
 
+{% if helper %}
+    /** What is written for a trial in another process, or by it, has this in its name. */
+    static final String CHILD = ".child.";
+
+{% endif %}
     private static final Charset UTF_8 = Charset.forName("UTF-8");
 
     /** The locks of this process, by the path of their file: they are held until it ends. */
@@ -81,6 +89,32 @@ final class GuardFiles {
         syncFolder();
     }
 
+{% if helper %}
+    /** Writes strings for another program to read, with a checksum behind them; the file's path. */
+    @NonNull
+    String writeRequest(@NonNull String name, @NonNull String text) throws IOException {
+        byte[] bytes = text.getBytes(UTF_8);
+        CRC32 sum = new CRC32();
+        sum.update(bytes);
+        File file = file(name);
+        try (FileOutputStream target = new FileOutputStream(file)) {
+            target.write(bytes);
+            target.write(("check\0crc32\0" + sum.getValue() + "\0").getBytes(UTF_8));
+        }
+        return file.getPath();
+    }
+
+    /** Removes files whose names begin so. */
+    void removeBeginning(@NonNull String prefix) {
+        File[] files = folder.listFiles();
+        for (File file : files == null ? new File[0] : files) {
+            if (file.getName().startsWith(prefix)) {
+                file.delete();
+            }
+        }
+    }
+
+{% endif %}
     /** Adds a line to a file, which begins again where it would be longer than texts are. */
     void append(@NonNull String name, @NonNull String line) throws IOException {
         File file = file(name);
@@ -101,7 +135,7 @@ final class GuardFiles {
         File[] files = folder.listFiles();
         for (File file : files == null ? new File[0] : files) {
             String name = file.getName();
-            if (!name.endsWith(".lock") && !name.endsWith(".use") && !name.equals(GuardDeny.FILE)) {
+            if (!name.endsWith(".lock") && !name.endsWith(".use") && !name.equals(GuardDeny.FILE){{ " && !name.contains(CHILD)" if helper }}) {
                 file.delete();
             }
         }

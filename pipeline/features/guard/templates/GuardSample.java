@@ -10,12 +10,25 @@ import androidx.annotation.NonNull;
 import androidx.annotation.Nullable;
 import java.io.ByteArrayInputStream;
 import java.io.DataInputStream;
+{% if helper %}
+import java.io.File;
+import java.io.FileInputStream;
+import java.io.FileOutputStream;
+{% endif %}
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
+{% if helper %}
+import java.nio.channels.FileChannel;
+import java.util.Arrays;
+{% endif %}
 import java.util.HashMap;
 import java.util.LinkedHashMap;
+{% if helper %}
+import java.util.List;
+{% endif %}
+import java.util.Locale;
 import java.util.Map;
 import java.util.zip.InflaterInputStream;
 
@@ -29,6 +42,12 @@ final class GuardSample {
     private static final int VERSION = 1;
     private static final int SUMS = 16;
     private static final int MOST_BYTES = 64 << 20;
+{% if helper %}
+
+    /** ONNX's names of types of elements, by their numbers from 1 on. */
+    private static final List<String> TYPES = Arrays.asList(
+            "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "STRING", "BOOL", "FLOAT16", "DOUBLE");
+{% endif %}
 
     private final String[] names;
     private final OnnxJavaType[] types;
@@ -136,7 +155,11 @@ final class GuardSample {
     double margin(@NonNull OrtSession session, @NonNull GuardWay way) throws OrtException {
         Map<String, OnnxTensor> inputs = inputs();
         try (OrtSession.Result result = session.run(inputs)) {
-            return margin(result, way);
+            FloatBuffer[] outputs = new FloatBuffer[places.length];
+            for (int i = 0; i < places.length; i++) {
+                outputs[i] = ((OnnxTensor) result.get(places[i])).getFloatBuffer();
+            }
+            return margin(outputs, way);
         } finally {
             close(inputs);
         }
@@ -174,12 +197,53 @@ final class GuardSample {
         }
     }
 
-    private double margin(OrtSession.Result result, GuardWay way) {
+{% if helper %}
+    /** Writes the inputs into files of their own, and says so as strings in threes with a NUL behind each. */
+    @NonNull
+    String request(@NonNull GuardFiles files, @NonNull String prefix) throws IOException {
+        StringBuilder text = new StringBuilder();
+        for (int i = 0; i < names.length; i++) {
+            File file = files.file(prefix + i);
+            try (FileOutputStream target = new FileOutputStream(file)) {
+                target.getChannel().write(contents[i].duplicate());
+            }
+            text.append("input\0").append(names[i]).append('\0').append(file).append('\0');
+            text.append("shape\0").append(TYPES.indexOf(types[i].name()) + 1).append('\0');
+            for (int j = 0; j < shapes[i].length; j++) {
+                text.append(j > 0 ? "," : "").append(shapes[i][j]);
+            }
+            text.append('\0');
+        }
+        return text.toString();
+    }
+
+    /** As of a session: outputs are files whose names begin so, with their place among the session's. */
+    double margin(@NonNull String prefix, @NonNull GuardWay way) throws IOException {
+        FloatBuffer[] outputs = new FloatBuffer[places.length];
+        for (int i = 0; i < places.length; i++) {
+            try (FileInputStream file = new FileInputStream(prefix + places[i] + ".raw")) {
+                FileChannel bytes = file.getChannel();
+                ByteBuffer content = bytes.map(FileChannel.MapMode.READ_ONLY, 0, bytes.size());
+                outputs[i] = content.order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer();
+            }
+        }
+        return margin(outputs, way);
+    }
+
+{% endif %}
+    /** What is wrong with outputs of a margin; "" for nothing. */
+    @NonNull
+    static String verdict(double margin) {
+        return margin >= 0 ? "" : margin <= LEAST_DECIBELS / 2 ? "not finite, or of another size"
+                : String.format(Locale.US, "%.1f dB below what it must reach", -margin);
+    }
+
+    private double margin(FloatBuffer[] outputs, GuardWay way) {
         double[] least = limits.get(way.digests + "\n" + way.name);
         least = least == null ? limits.get("*\n*") : least;
         double margin = MOST_DECIBELS;
         for (int i = 0; i < places.length; i++) {
-            double reached = decibels(i, ((OnnxTensor) result.get(places[i])).getFloatBuffer());
+            double reached = decibels(i, outputs[i]);
             margin = Math.min(margin, reached - (least == null ? 0 : least[i]));
         }
         return margin;

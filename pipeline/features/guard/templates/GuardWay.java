@@ -23,6 +23,15 @@ abstract class GuardWay {
         this.safe = safe;
     }
 
+{% if helper %}
+    /** What a program that is no JVM needs to open it, as strings in threes with a NUL behind each. */
+    @NonNull
+    abstract String request() throws IOException;
+
+    /** Removes what {@link #request} made. */
+    abstract void release();
+
+{% endif %}
     /** Opens a session. */
     @NonNull
     abstract OrtSession open() throws OrtException, IOException;

@@ -24,6 +24,11 @@ final class GuardedModel {
     /** How long a run may take before the end of its process counts against the way. */
     private static final long HANG_MILLISECONDS = 10_000;
 
+{% if helper %}
+    /** How long trials in processes of their own may take in a launch. */
+    private static final long TRIALS_NANOSECONDS = 60_000_000_000L;
+
+{% endif %}
     private static final Map<String, GuardedModel> MODELS = new HashMap<>();
 
     /** Whether a process of this app died of a way before this one: then nothing is tried until the next launch. */
@@ -38,6 +43,12 @@ final class GuardedModel {
     /** What is forbidden; null for nothing. */
     @Nullable private static volatile GuardDeny denied;
 
+{% if helper %}
+    /** Whether no process can be had for trials: they are made in this one, behind a marker. */
+    private static volatile boolean isAlone;
+
+    private final Context context;
+{% endif %}
     private final String model;
     private final GuardFiles files;
     private final GuardPhone phone;
@@ -54,6 +65,9 @@ final class GuardedModel {
     private GuardedModel(Context given, String model, String release, String sample) {
         Context application = given.getApplicationContext();
         Context context = application == null ? given : application;  // null before the app's object is made
+{% if helper %}
+        this.context = context;
+{% endif %}
         this.model = model;
         this.release = release;
         files = new GuardFiles(context);
@@ -306,6 +320,9 @@ final class GuardedModel {
     /** Tries what was not tried; why that waits, "" where it does not. */
     private String tryAll(List<GuardWay> ways) {
         boolean isCpuTried = sample == null;
+{% if helper %}
+        long end = System.nanoTime() + TRIALS_NANOSECONDS;
+{% endif %}
         for (GuardWay way : ways) {
             boolean isWanted = !way.safe || !isCpuTried;
             isCpuTried |= way.safe;
@@ -317,6 +334,13 @@ final class GuardedModel {
                 continue;
             }
             String postponed = !unusable.isEmpty() ? unusable : died ? "a process of the app died" : phone.isBusy();
+{% if helper %}
+            GuardChild child = postponed.isEmpty() && !way.safe && !isAlone ? attemptApart(way, end) : null;
+            if (child != null && !GuardRow.NEW.equals(child.state)) {
+                continue;
+            }
+            postponed = child == null ? postponed : child.error;
+{% endif %}
             if (!postponed.isEmpty()) {
                 if (unusable.isEmpty()) {
                     Guard.tell(files, tell("postponed", way.name).with("text", postponed));
@@ -429,6 +453,32 @@ final class GuardedModel {
         return row != null && row.isDecided();
     }
 
+{% if helper %}
+    /** Tries a way in a process of its own and keeps what came of it; null where no such process can be had. */
+    @Nullable
+    private GuardChild attemptApart(GuardWay way, long end) {
+        GuardChild child = new GuardChild(context, files, model, way, sample);
+        child.run(end);
+        if (!child.missing.isEmpty()) {
+            isAlone = true;
+            Guard.tell(files, tell("no_child", way.name).with("text", child.missing));
+            return null;
+        }
+        if (!GuardRow.NEW.equals(child.state)) {
+            GuardRow row = rowOf(way);
+            synchronized (this) {
+                row.decide(child.state, child.error, now());
+                row.decibels = child.decibels;
+                keep();
+            }
+            GuardEvent event = tell(child.state, way.name).with("stage", child.stage).with("by", "child");
+            event.with("db", child.decibels).with("text", child.error);
+            Guard.tell(files, child.signal == 0 ? event : event.with("signal", child.signal));
+        }
+        return child;
+    }
+
+{% endif %}
     /** Tries a way in this process and keeps what came of it. */
     private void attemptOnce(GuardWay way) {
         GuardRow row = rowOf(way);

@@ -16,7 +16,8 @@ public class App {
         if (Boolean.getBoolean("reset")) {
             Guard.reset(context);
         }
-        com.example.demo.Limits.set(Long.getLong("limit", 20_000), Integer.getInteger("noise", -1));
+        com.example.demo.Limits.set(
+                Long.getLong("limit", 20_000), Integer.getInteger("noise", -1), Long.getLong("child_limits", 0));
         String list = System.getProperty("deny", "");
         if (!list.isEmpty()) {
             try {
