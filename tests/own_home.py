@@ -39,7 +39,7 @@ UNSET = (
 )  # fmt: skip
 """Settings of the user that the product heeds."""
 
-BUILT = ("probe", "android-host", "libtwice.so", "libort_mobile_claims.so")
+BUILT = ("probe", "trial", "android-host", "libtwice.so", "libort_mobile_claims.so")
 FETCHED = ("debian", "jars", "libraries", "npm-packages", "ort-source", "packages", "wheels")
 CACHE = ".cache/ort-mobile"
 

@@ -52,12 +52,27 @@ class DriverStage(StrEnum):
 
 
 class FaultKind(StrEnum):
-    """`fail` returns the code, `hang` never returns, `lost` kills the driver for good, `crash` the process."""
+    """`fail` returns the code, `hang` never returns, `lost` kills the driver for good.
+
+    `crash`, `abort` and `illegal` end the process by SIGSEGV, SIGABRT and SIGILL; `slow` takes `delay_ns` more. The
+    rest is what a run gives: one NaN, zeros, noise of -12 to -17 dB, elements moved by one place.
+    """
 
     FAIL = "fail"
     HANG = "hang"
     LOST = "lost"
     CRASH = "crash"
+    ABORT = "abort"
+    ILLEGAL = "illegal"
+    NAN = "nan"
+    ZEROS = "zeros"
+    NOISE = "noise"
+    PERMUTED = "permuted"
+    SLOW = "slow"
+
+
+WRONG_OUTPUTS = frozenset({FaultKind.NAN, FaultKind.ZEROS, FaultKind.NOISE, FaultKind.PERMUTED})
+"""Faults of the stage run alone."""
 
 
 class ResultCode(StrEnum):
@@ -112,6 +127,7 @@ class Fault(run_spec.StrictStruct, frozen=True, kw_only=True):
     result: ResultCode = ResultCode.OP_FAILED
     first: Annotated[int, Meta(ge=1)] = 1
     count: Annotated[int, Meta(ge=0)] = 0
+    delay_ns: Nanoseconds = 0
 
 
 class DriverProfile(run_spec.StrictStruct, frozen=True, kw_only=True):
@@ -156,7 +172,10 @@ NO_CODE = 255
 
 
 def encode_profile(profile: DriverProfile, api_level: int) -> str:
-    """The lines that nnapi/profile.c reads; raises ValueError for an operation or a type that is not known."""
+    """The lines that nnapi/profile.c reads; raises ValueError for an operation or a type that is not known.
+
+    Also for faults of outputs in a stage that has none.
+    """
     codes = {"operation": operation_codes(), "type": operand_type_codes()}
 
     def known(word: str, names: tuple[str, ...]) -> list[int]:
@@ -176,10 +195,11 @@ def encode_profile(profile: DriverProfile, api_level: int) -> str:
             numbers = (*known("operation", (refusal.operation,)), *known("type", refusal.operand_types))
             lines.append(" ".join(map(str, ("refuse", *numbers))))
     lines += [f"delay {stage} {delay}" for stage, delay in profile.delays_ns.items()]
-    lines += [
-        f"fault {fault.stage} {fault.kind} {RESULT_CODES[fault.result]} {fault.first} {fault.count}"
-        for fault in profile.faults
-    ]
+    for fault in profile.faults:
+        if fault.kind in WRONG_OUTPUTS and fault.stage is not DriverStage.RUN:
+            raise ValueError(f"the stage {fault.stage} has no outputs that could have {fault.kind}")
+        numbers = (RESULT_CODES[fault.result], fault.first, fault.count, fault.delay_ns)
+        lines.append(" ".join(map(str, ("fault", fault.stage, fault.kind, *numbers))))
     return "\n".join(lines) + "\n"
 
 

@@ -27,7 +27,14 @@ def test_lines_say_what_the_values_say() -> None:
     profile = DriverProfile(
         devices=(driver,), feature_level=1000006, delays_ns={DriverStage.COMPILE: 5}, faults=(fault,)
     )
-    lines = ["level 1000006", "device npu 3 29 1", "operation 3", "type 255", "delay compile 5", "fault run lost 5 2 1"]
+    lines = [
+        "level 1000006",
+        "device npu 3 29 1",
+        "operation 3",
+        "type 255",
+        "delay compile 5",
+        "fault run lost 5 2 1 0",
+    ]
     assert encode_profile(profile, 31).splitlines() == lines
     assert encode_profile(profile, 29).splitlines()[0] == "level 29"
 
@@ -51,6 +58,7 @@ def test_names_come_from_the_definitions_that_c_includes() -> None:
         ({"devices": [{"name": "a", "feature_level": 5}]}, "feature_level"),
         ({"devices": [{"name": "a", "feature_level": 30, "operations": ["CONV"]}]}, "no operation is called CONV"),
         ({"devices": [], "faults": [{"stage": "never"}]}, "never"),
+        ({"devices": [], "faults": [{"stage": "compile", "kind": "nan"}]}, "compile has no outputs"),
         ({"devices": [], "extra": 1}, "extra"),
         ({"devices": [], "version": 9}, "reads version 1"),
         ([], "Expected `object`"),

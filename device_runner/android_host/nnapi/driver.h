@@ -48,7 +48,19 @@ struct device {
 };
 
 enum stage { STAGE_MODEL, STAGE_COMPILE, STAGE_RUN, STAGE_WAIT, STAGE_COUNT };
-enum fault_kind { FAULT_FAIL, FAULT_HANG, FAULT_LOST, FAULT_CRASH };
+enum fault_kind {
+    FAULT_FAIL,
+    FAULT_HANG,
+    FAULT_LOST,
+    FAULT_CRASH,
+    FAULT_ABORT,
+    FAULT_ILLEGAL,
+    FAULT_NAN, /* from here on outputs are wrong, of the stage run */
+    FAULT_ZEROS,
+    FAULT_NOISE,
+    FAULT_PERMUTED,
+    FAULT_SLOW
+};
 
 /* From call number `first` (1 is the first) of its stage on, `count` times; 0: for ever. */
 struct fault {
@@ -56,6 +68,7 @@ struct fault {
     enum fault_kind kind;
     int32_t code;
     uint64_t first, count;
+    int64_t delay_ns; /* of a slow call */
 };
 
 struct profile {
@@ -69,8 +82,9 @@ struct profile {
 /* The profile of this process, read at the first call. */
 const struct profile *profile(void);
 
-/* Delay and faults of a stage: NO_ERROR, or what the call must return. Hangs and crashes do not return. */
-enum result meet(enum stage stage);
+/* Delay and faults of a stage: NO_ERROR, or what the call must return. Hangs and crashes do not return. The fault that is
+ * due goes to `met` where that is not NULL. */
+enum result meet(enum stage stage, const struct fault **met);
 
 /* One JSON line {"call": NAME, MEMBERS, "result": CODE} in the record; `members` is a format with its own quotes. */
 enum result record(enum result code, const char *call, const char *members, ...)
@@ -148,5 +162,8 @@ bool device_accepts(const struct device *device, const struct model *model, cons
 
 /* Compute all operations of a model in their order; buffers are those of its inputs and outputs. */
 enum result interpret(const struct model *model, const struct buffer *inputs, const struct buffer *outputs);
+
+/* Makes outputs wrong as a fault says; nothing where it is NULL or of another kind. */
+void spoil(const struct fault *fault, const struct model *model, const struct buffer *outputs);
 
 #endif

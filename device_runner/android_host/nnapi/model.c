@@ -270,7 +270,7 @@ API int ANeuralNetworksModel_relaxComputationFloat32toFloat16(struct model *mode
 }
 
 API int ANeuralNetworksModel_finish(struct model *model) {
-    enum result code = model->finished ? BAD_STATE : meet(STAGE_MODEL);
+    enum result code = model->finished ? BAD_STATE : meet(STAGE_MODEL, NULL);
     if (!code) model->finished = true;
     return record(code, "Model_finish", "\"model\":%u,\"operations\":%zu,\"operands\":%zu", model->id,
                   model->operation_count, model->operand_count);

@@ -5,17 +5,13 @@
  *   device NAME TYPE LEVEL VERSION         then for that device:
  *   operation CODE                         type CODE
  *   refuse OPERATION TYPE ...              that operation, where its operands have exactly these types
- *   delay STAGE NANOSECONDS                fault STAGE KIND CODE FIRST COUNT
+ *   delay STAGE NANOSECONDS                fault STAGE KIND CODE FIRST COUNT NANOSECONDS
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
-#include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "driver.h"
 
@@ -23,11 +19,10 @@
 #define DEFAULT_LEVEL 31
 
 static const char *const STAGES[STAGE_COUNT] = {"model", "compile", "run", "wait"};
-static const char *const FAULTS[] = {"fail", "hang", "lost", "crash"};
+static const char *const FAULTS[] = {"fail", "hang",  "lost",  "crash",    "abort", "illegal",
+                                     "nan",  "zeros", "noise", "permuted", "slow"};
 
 static struct profile loaded = {.level = DEFAULT_LEVEL};
-static atomic_ullong stage_calls[STAGE_COUNT];
-static atomic_bool lost;
 
 static int find_word(const char *const *words, size_t count, const char *word) {
     for (size_t i = 0; i < count; i++)
@@ -69,7 +64,8 @@ static bool add_fault(struct profile *to, const char *line) {
     char stage[16], kind[16];
     struct fault *fault = &to->faults[to->fault_count];
     if (to->fault_count == FAULTS_MAX ||
-        sscanf(line, "fault %15s %15s %d %lu %lu", stage, kind, &fault->code, &fault->first, &fault->count) != 5)
+        sscanf(line, "fault %15s %15s %d %lu %lu %ld", stage, kind, &fault->code, &fault->first, &fault->count,
+               &fault->delay_ns) != 6)
         return false;
     int at = find_word(STAGES, STAGE_COUNT, stage), which = find_word(FAULTS, sizeof FAULTS / sizeof *FAULTS, kind);
     if (at < 0 || which < 0) return false;
@@ -114,31 +110,4 @@ const struct profile *profile(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, load_profile);
     return &loaded;
-}
-
-static void pause_for(int64_t ns) {
-    struct timespec rest = {ns / 1000000000, ns % 1000000000};
-    while (ns > 0 && nanosleep(&rest, &rest) && errno == EINTR) continue;
-}
-
-static enum result suffer(const struct fault *fault) {
-    if (fault->kind == FAULT_CRASH) {
-        signal(SIGSEGV, SIG_DFL);
-        raise(SIGSEGV);
-    }
-    while (fault->kind == FAULT_HANG) pause();
-    if (fault->kind == FAULT_LOST) lost = true;
-    return fault->kind == FAULT_LOST ? DEAD_OBJECT : (enum result)fault->code;
-}
-
-enum result meet(enum stage stage) {
-    uint64_t number = ++stage_calls[stage];
-    pause_for(profile()->delays_ns[stage]);
-    if (lost) return DEAD_OBJECT;
-    for (size_t i = 0; i < profile()->fault_count; i++) {
-        const struct fault *fault = &profile()->faults[i];
-        bool due = number >= fault->first && (!fault->count || number < fault->first + fault->count);
-        if (fault->stage == stage && due) return suffer(fault);
-    }
-    return NO_ERROR;
 }

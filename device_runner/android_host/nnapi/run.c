@@ -52,7 +52,7 @@ static enum result check_devices(const struct compilation *compilation) {
 }
 
 API int ANeuralNetworksCompilation_finish(struct compilation *compilation) {
-    enum result code = meet(STAGE_COMPILE);
+    enum result code = meet(STAGE_COMPILE, NULL);
     if (!code) code = check_devices(compilation);
     compilation->finished = !code;
     return record(code, "Compilation_finish", "\"compilation\":%u", compilation->id);
@@ -136,16 +136,18 @@ API int ANeuralNetworksExecution_setOutputFromMemory(struct execution *execution
 }
 
 API int ANeuralNetworksExecution_startCompute(struct execution *execution, struct execution **event) {
-    enum result code = execution->started ? BAD_STATE : meet(STAGE_RUN);
+    const struct fault *met = NULL;
+    enum result code = execution->started ? BAD_STATE : meet(STAGE_RUN, &met);
     execution->started = true;
     if (!code) code = interpret(execution->compilation->model, execution->inputs, execution->outputs);
+    if (!code) spoil(met, execution->compilation->model, execution->outputs);
     *event = code ? NULL : execution;
     return record(code, "Execution_startCompute", "\"execution\":%u", execution->id);
 }
 
 /* An event is its execution, which outlives it. */
 API int ANeuralNetworksEvent_wait(struct execution *event) {
-    return record(event ? meet(STAGE_WAIT) : UNEXPECTED_NULL, "Event_wait", "\"execution\":%u", event ? event->id : 0);
+    return record(event ? meet(STAGE_WAIT, NULL) : UNEXPECTED_NULL, "Event_wait", "\"execution\":%u", event ? event->id : 0);
 }
 
 API void ANeuralNetworksEvent_free(struct execution *event) {

@@ -54,6 +54,14 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
     show_default=True,
     help="Minimum seconds of inferences per process.",
 )
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=click.FloatRange(0, 86_400, min_open=True),
+    default=300,
+    show_default=True,
+    help="Seconds after which a process has hung and is killed.",
+)
 @click.option("--quick", is_flag=True, help="Measure less: 3 rounds of some 5 inferences. For a first look.")
 @cli_run.measure_options
 @click.option(
@@ -110,6 +118,7 @@ def perf(
     rounds: int,
     min_runs: int,
     min_seconds: float,
+    timeout_seconds: float,
     quick: bool,
     profiles: Path | None,
     blame: bool,
@@ -146,7 +155,12 @@ def perf(
 
     settings = measure.over(
         configs.MeasureConfig(
-            rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, perf_test=perf_test, plugins=plugins
+            rounds=rounds,
+            min_runs=min_runs,
+            min_seconds=min_seconds,
+            timeout_seconds=timeout_seconds,
+            perf_test=perf_test,
+            plugins=plugins,
         )
     )
     order = file_runs.PerfOrder(
