@@ -118,7 +118,7 @@ def build(folder: Path, jar: Path | None = None, *, helper: bool = False) -> App
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(HERE / "fault.c")], check=True)
     (folder / "outputs").write_bytes(made.outputs.tobytes())
     natives = folder / "natives"
-    if helper:
+    if helper and not jar:
         write_natives(natives)
     return App(
         natives=natives,
@@ -171,6 +171,7 @@ class Phone:
     ended: str = ""
     boot: int = 3
     properties: dict[str, object] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
 
     def launch(
         self,
@@ -197,6 +198,7 @@ class Phone:
             **os.environ,
             "FAULTS": faults if child_faults is None else child_faults,
             "REAL_ORT": str(wheel_library()),
+            **self.variables,
         }
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=drivers)
         killed = False

@@ -218,6 +218,26 @@ def test_the_fastest_of_two_races_that_agree_is_chosen(phone: MakePhone) -> None
     assert (provider(third), third.events) == ("webgpu", [])
 
 
+def test_a_way_that_is_slower_in_use_than_in_its_races_races_again(phone: MakePhone) -> None:
+    ours = phone(properties={"noise": 1000, "times": "nnapi:60000,webgpu:20000,cpu:120000"})
+    for _ in range(2):
+        ours.launch(wait=True)
+    slow = "nnapi:25000,webgpu:60000,cpu:120000"
+    assert [provider(ours.launch(times=slow, runs=66)) for _ in range(3)] == ["webgpu"] * 3
+    found = ours.launch(wait=True, times=slow)
+    assert found.events[0] == "slower webgpu"
+    assert "raced nnapi" in found.events
+
+
+def test_slow_launches_count_in_a_row_alone(phone: MakePhone, app: App) -> None:
+    """By numbers: of a race of 10 ms, medians of launches, and which of them begins races anew."""
+    ours = phone()
+    ours.storage.mkdir()
+    launches = ("16", "16", "9", "16", "15", "16", "16", "16", "16")
+    command = [*JVM, f"-Dstorage={ours.storage}", "-cp", str(app.classes), "com.example.demo.Slow", "10", *launches]
+    assert run_java(command).split() == ["false"] * 7 + ["true", "false"]
+
+
 def test_races_that_disagree_settle_nothing(phone: MakePhone) -> None:
     ours = phone(properties={"noise": 1000})
     for fast in ("webgpu", "cpu", "webgpu", "cpu", "webgpu"):

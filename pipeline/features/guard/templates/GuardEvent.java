@@ -34,7 +34,7 @@ public final class GuardEvent {
     }
 
     /**
-     * What happened: passed, refused, died, hung, wrong, suspected, raced, chosen, denied,
+     * What happened: passed, refused, died, hung, wrong, suspected, raced, slower, chosen, denied,
      * postponed, forgotten, unusable, no_child; model_failed where not even the CPU gives the bundle's outputs: take another bundle.
      */
     @NonNull

@@ -8,6 +8,7 @@ import java.nio.ByteOrder;
 import java.nio.MappedByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.charset.Charset;
+import java.util.Arrays;
 
 /**
  * What a way is doing, in a mapped file: a store of some nanoseconds that the kernel keeps when the process dies.
@@ -21,13 +22,16 @@ final class GuardFlag {
     static final int RUN = 4;
     static final int CLOSE = 5;
 
+    /** Runs of a launch whose times are kept; of fewer nothing is said. */
+    static final int TIMES = 64;
+
     /** Clean runs that take a suspicion back. */
     static final int CLEAN_RUNS = 1000;
 
     private static final String[] STAGES = {"start", "options", "open", "first_run", "run", "close"};
     private static final Charset ASCII = Charset.forName("US-ASCII");
     private static final int MAGIC = 0x4f4d4731;
-    private static final int BYTES = 64;
+    private static final int BYTES = 68 + 4 * TIMES;
     private static final int KEY_BYTES = 32;
     private static final int RUNNING_AT = 4;
     private static final int STAGE_AT = 8;
@@ -36,13 +40,17 @@ final class GuardFlag {
     private static final int STARTED_AT = 48;
     private static final int BOOT_AT = 56;
     private static final int PID_AT = 60;
+    private static final int COUNT_AT = 64;
+    private static final int TIMES_AT = 68;
 
     private final MappedByteBuffer mapped;
     private int running;
+    private long began;
+    private boolean isAlone;
 
     GuardFlag(@NonNull GuardFiles files, @NonNull String name) throws IOException {
         try (RandomAccessFile file = new RandomAccessFile(files.file(name), "rw")) {
-            file.setLength(BYTES);  // an older file keeps its content: all were of this size
+            file.setLength(BYTES);  // a file that was there keeps its content
             mapped = file.getChannel().map(FileChannel.MapMode.READ_WRITE, 0, BYTES);
             mapped.order(ByteOrder.LITTLE_ENDIAN);
         }
@@ -92,7 +100,10 @@ final class GuardFlag {
     void name(@NonNull String key, int boot, int pid) {
         mapped.putInt(RUNNING_AT, 0);
         mapped.putInt(STAGE_AT, 0);
-        mapped.putInt(CLEAN_AT, key.equals(key()) ? mapped.getInt(CLEAN_AT) : 0);
+        if (!key.equals(key())) {
+            mapped.putInt(CLEAN_AT, 0);
+            mapped.putInt(COUNT_AT, 0);
+        }
         byte[] bytes = key.getBytes(ASCII);
         for (int i = 0; i < KEY_BYTES; i++) {
             mapped.put(KEY_AT + i, i < bytes.length ? bytes[i] : 0);
@@ -103,9 +114,20 @@ final class GuardFlag {
         mapped.putInt(0, MAGIC);
     }
 
-    /** Forgets what ran; clean runs stay. */
+    /** The median of the latest launch's last runs in milliseconds, of those that no other ran beside; 0 for too few. */
+    double typicalMilliseconds() {
+        float[] times = new float[TIMES];
+        for (int i = 0; i < TIMES; i++) {
+            times[i] = mapped.getFloat(TIMES_AT + 4 * i);
+        }
+        Arrays.sort(times);
+        return mapped.getInt(COUNT_AT) < TIMES ? 0 : times[TIMES / 2];
+    }
+
+    /** Forgets what ran and how long; clean runs stay. */
     void clear() {
         mapped.putInt(RUNNING_AT, 0);
+        mapped.putInt(COUNT_AT, 0);
     }
 
     /** Forgets clean runs. */
@@ -124,12 +146,19 @@ final class GuardFlag {
             mapped.putLong(STARTED_AT, System.currentTimeMillis());
             mapped.putInt(STAGE_AT, stage);
             mapped.putInt(RUNNING_AT, 1);
+            began = System.nanoTime();
         }
+        isAlone = running == 1;
     }
 
     /** Behind each run, whether it gave outputs or an exception. */
     synchronized void end() {
         if (--running == 0) {
+            int count = mapped.getInt(COUNT_AT);
+            if (isAlone && count >= 0) {
+                mapped.putFloat(TIMES_AT + 4 * (count % TIMES), (System.nanoTime() - began) / 1e6f);
+                mapped.putInt(COUNT_AT, count + 1);
+            }
             mapped.putInt(RUNNING_AT, 0);
         }
         int clean = mapped.getInt(CLEAN_AT);

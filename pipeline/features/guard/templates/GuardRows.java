@@ -17,6 +17,11 @@ final class GuardRows {
     private static final String RACE = "race";
     private static final int MOST_ROWS = 16;
 
+    /** What is much longer, and after how many such launches the ways race again. */
+    private static final double SLOWER = 1.5;
+
+    private static final int MOST_SLOW = 3;
+
     /** How long a suspicion lasts that nothing confirmed, in milliseconds. */
     private static final long SUSPICION_MILLISECONDS = 30L * 24 * 3_600_000;
 
@@ -28,6 +33,9 @@ final class GuardRows {
 
     /** How many races there were. */
     int races;
+
+    /** Launches in a row in which runs took much longer than in the race. */
+    private int slow;
 
     /** Why a file was not read; "" where it was, or none is there. */
     final String damage;
@@ -52,6 +60,17 @@ final class GuardRows {
         fastest = "";
         settled = "";
         races = 0;
+        slow = 0;
+    }
+
+    /** Notes how long a run took in a launch and in the race; whether that was so often too long that races begin anew. */
+    boolean isSlower(double milliseconds, double raced) {
+        slow = milliseconds > SLOWER * raced ? slow + 1 : 0;
+        if (slow < MOST_SLOW) {
+            return false;
+        }
+        startAnew();
+        return true;
     }
 
     /** Notes who won a race; a second one in a row, of another launch, settles it. */
@@ -81,7 +100,7 @@ final class GuardRows {
         while (rows.size() > MOST_ROWS) {
             rows.remove(rows.keySet().iterator().next());
         }
-        StringBuilder lines = new StringBuilder(RACE + "\t" + fastest + "\t" + settled + "\t" + races + "\n");
+        StringBuilder lines = new StringBuilder(RACE + "\t" + fastest + "\t" + settled + "\t" + races + "\t" + slow + "\n");
         for (GuardRow row : rows.values()) {
             lines.append(row.line()).append('\n');
         }
@@ -101,10 +120,12 @@ final class GuardRows {
         for (String line : lines.split("\n")) {
             String[] fields = line.split("\t", -1);
             GuardRow row = GuardRow.of(line);
-            if (RACE.equals(fields[0]) && fields.length == 4 && fields[3].matches("[0-9]{1,9}")) {
+            boolean isRace = RACE.equals(fields[0]) && fields.length == 5;
+            if (isRace && fields[3].matches("[0-9]{1,9}") && fields[4].matches("[0-9]")) {
                 fastest = fields[1];
                 settled = fields[2];
                 races = Integer.parseInt(fields[3]);
+                slow = Integer.parseInt(fields[4]);
             } else if (row != null) {
                 forgive(row, now);
                 rows.put(row.key, row);

@@ -156,6 +156,14 @@ final class GuardedModel {
             use.clearTrust();
             charged = true;
         }
+        double typical = use.typicalMilliseconds();
+        if (running != null && typical > 0 && running.milliseconds > 0 && use.key().equals(rows.settled)) {
+            if (rows.isSlower(typical, running.milliseconds)) {
+                String times = String.format(Locale.US, "%.3f ms, %.3f ms in the race", typical, running.milliseconds);
+                Guard.tell(files, tell("slower", running.way).with("text", times));
+            }
+            charged = true;
+        }
         if (charged) {
             rows.save();  // before the markers go: a process that dies here settles once more
         }
