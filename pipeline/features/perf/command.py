@@ -153,16 +153,10 @@ def perf(
     from pipeline.report import profiles as report_profiles
     from pipeline.report import show as terminal
 
-    settings = measure.over(
-        configs.MeasureConfig(
-            rounds=rounds,
-            min_runs=min_runs,
-            min_seconds=min_seconds,
-            timeout_seconds=timeout_seconds,
-            perf_test=perf_test,
-            plugins=plugins,
-        )
-    )
+    settings = measure.over(configs.MeasureConfig(
+        rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, timeout_seconds=timeout_seconds,
+        perf_test=perf_test, plugins=plugins,
+    ))  # fmt: skip
     order = file_runs.PerfOrder(
         files=files,
         options=options,
