@@ -61,18 +61,20 @@ class Protection:
     def natives(self, package: str) -> dict[str, bytes]:
         """The programs by their paths in an AAR. The package is in their names: no two libraries have the same."""
         name = trial_name(package)
-        return {f"jni/{abi}/lib{name}.so": found for abi, found in self.programs.items() if isinstance(found, bytes)}
+        return {
+            f"jni/{abi}/lib{name}.so": program for abi, program in self.programs.items() if isinstance(program, bytes)
+        }
 
 
 def protection(bundle: Path, manifest: bundle_manifest.Manifest, target: str, abis: Iterable[str]) -> Protection:
     """What guards have for the models of a target that something else than the CPU runs, on these ABIs."""
-    tests = {model: found for write in SELF_TESTS for model, found in write(bundle, manifest, target).items()}
+    tests = {model: test for write in SELF_TESTS for model, test in write(bundle, manifest, target).items()}
     return Protection(self_tests=tests, programs=trial_programs(abis) if tests else {})
 
 
 def trial_programs(abis: Iterable[str]) -> dict[str, bytes | str]:
     """By ABI: the program that tries models in a process of its own, or why there is none."""
-    return {abi: found for write in TRIALS for abi, found in write(sorted(abis)).items()}
+    return {abi: program for write in TRIALS for abi, program in write(sorted(abis)).items()}
 
 
 def trial_name(package: str) -> str:

@@ -145,15 +145,15 @@ def _abi_gap(package: Package) -> Iterator[Finding]:
 
 def _trials(package: Package) -> Iterator[Finding]:
     """Android starts the program that tries models from the folder of the app's ABI."""
-    for row in package.libraries:
-        folder = row.path.split("/")[-2:-1]
-        if row.tries and row.abi not in folder:
+    for library in package.libraries:
+        folder = library.path.split("/")[-2:-1]
+        if library.tries and library.abi not in folder:
             yield finding(
                 "trial-program",
                 Severity.WARNING,
                 "models are tried in the app itself: the program that would try them does not start",
-                row.path,
-                f"it is for {row.abi}, and lies with the libraries for {'/'.join(folder) or 'no ABI'}",
+                library.path,
+                f"it is for {library.abi}, and lies with the libraries for {'/'.join(folder) or 'no ABI'}",
                 "take the library as `ort-mobile release android` wrote it",
             )
 
