@@ -75,7 +75,7 @@ def test_a_driver_that_refuses_costs_nothing(phone: MakePhone) -> None:
 @pytest.mark.parametrize("kind", ["hang", "spin"])
 def test_a_driver_that_hangs_when_it_is_tried_is_left_alone(phone: MakePhone, kind: str) -> None:
     ours = phone()
-    launches = [ours.launch(f"nnapi:{kind}@open", wait=True, limit=500) for _ in range(3)]
+    launches = [ours.launch(f"nnapi:{kind}@open", wait=True, limit=3000) for _ in range(3)]
     assert crashes(launches) == 0
     assert launches[0].events == ["hung nnapi", "postponed webgpu"]
     assert provider(launches[2]) == "webgpu"
@@ -86,7 +86,7 @@ def test_a_driver_that_begins_to_fail_is_given_up(phone: MakePhone) -> None:
     for kind, events, deaths in (("hang", "hung nnapi", 0), ("abort", "died nnapi", 1), ("refuse", "refused nnapi", 0)):
         ours = phone(kind)
         ours.launch(wait=True)
-        launches = [ours.launch(f"nnapi:{kind}@open", limit=500) for _ in range(4)]
+        launches = [ours.launch(f"nnapi:{kind}@open", limit=3000) for _ in range(4)]
         assert crashes(launches) == deaths
         assert events in [event for launch in launches for event in launch.events]
         assert provider(launches[-1]) == "webgpu"
@@ -116,7 +116,7 @@ def test_a_run_that_hangs_until_a_user_ends_the_app_counts(phone: MakePhone) -> 
     ours = phone()
     ours.launch(wait=True)
     for _ in range(2):
-        ours.launch("nnapi:hang@run", user_waits=3)
+        ours.launch("nnapi:hang@run", user_waits=10)
         process, *rest, ended = ours.ended.split(",")
         ours.ended = ",".join([process, *rest, str(int(ended) + 20_000)])  # the user was patient
     assert provider(ours.launch()) == "webgpu"

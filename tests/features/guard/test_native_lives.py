@@ -71,7 +71,7 @@ def test_a_driver_that_refuses_costs_nothing(device: MakeDevice, stage: str) -> 
 @pytest.mark.parametrize("kind", ["hang", "spin"])
 def test_a_driver_that_hangs_when_it_is_tried_is_left_alone(device: MakeDevice, kind: str) -> None:
     ours = device()
-    launches = [ours.launch(f"coreml:{kind}@open", wait=True, limit=500) for _ in range(3)]
+    launches = [ours.launch(f"coreml:{kind}@open", wait=True, limit=3000) for _ in range(3)]
     assert crashes(launches) == 0
     assert launches[0].events == ["hung coreml", "postponed webgpu"]
     assert provider(launches[2]) == "webgpu"
@@ -86,7 +86,7 @@ def test_a_driver_that_begins_to_fail_is_given_up(device: MakeDevice) -> None:
     ):
         ours = device(kind)
         ours.launch(wait=True)
-        launches = [ours.launch(f"coreml:{kind}@open", limit=500) for _ in range(4)]
+        launches = [ours.launch(f"coreml:{kind}@open", limit=3000) for _ in range(4)]
         assert crashes(launches) == deaths
         assert events in [event for launch in launches for event in launch.events]
         assert provider(launches[-1]) == "webgpu"
