@@ -68,7 +68,7 @@ def test_wrong_outputs_are_seen_there(phone: MakePhone, kind: str) -> None:
 @pytest.mark.parametrize("stage", ["options", "open", "first_run", "close"])
 def test_a_driver_that_hangs_is_ended(phone: MakePhone, kind: str, stage: str) -> None:
     ours = phone()
-    first, second = (ours.launch(f"nnapi:{kind}@{stage}", wait=True, child_limits=1000) for _ in range(2))
+    first, second = (ours.launch(f"nnapi:{kind}@{stage}", wait=True, child_limits=3000) for _ in range(2))
     assert first.is_whole
     assert first.events == ["hung nnapi", "passed webgpu", "chosen webgpu"]
     assert f'"stage":"{stage}"' in next(texts(first, "hung"))
