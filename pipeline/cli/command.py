@@ -20,7 +20,7 @@ SECTIONS: dict[str, frozenset[str]] = {
     }),
     "Measurement": frozenset({
         "--mode", "--sustained-seconds", "--warmup", "--rule", "--rounds", "--min-runs", "--min-seconds",
-        "--concurrent", "--batch", "--stream", "--state", "--original", "--least", "--profile", "--blame",
+        "--concurrent", "--batch", "--stream", "--state", "--original", "--least", "--profile", "--blame", "--timeout",
         "--perf-test", "--plan", "--percent",
     }),
     "State of the phone": frozenset({
@@ -222,7 +222,7 @@ def global_options(*, hidden: bool = True) -> list[click.Parameter]:
 
 
 RARE = frozenset({
-    "--custom-ops", "--plugin", "--blame", "--perf-test", "--concurrent", "--batch", "--stream", "--state",
+    "--custom-ops", "--plugin", "--blame", "--timeout", "--perf-test", "--concurrent", "--batch", "--stream", "--state",
     "--original", "--share-weights", "--show-changes", "--webgpu-options", "--coreml-options", "--context",
     "--keep-float", "--stop-ops", "--safe", "--reference", "--build-kind", "--max-battery-celsius",
     "--min-battery-percent", "--simulate", "--sarif", "--junit", "--base-library", "--optional-input",

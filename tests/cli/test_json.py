@@ -51,6 +51,7 @@ LINES = {
     "bundle rebuild": "bundle rebuild output/my",
     "release snippet": "release snippet output/my/bundle --for python",
     "bundle verify": "bundle verify output/my/bundle",
+    "bundle package": "bundle package output/my/bundle --output package",
     "check": "check my.onnx",
     "partition": "partition my.onnx --ep nnapi",
     "transform": "transform my.onnx newer.onnx --do opset:version=21",
