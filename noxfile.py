@@ -258,7 +258,7 @@ def guard_tests(session: nox.Session) -> None:
 C_CODE = ("device_runner/**/*.[chSs]", "tests/**/*.[chSs]", "device_runner/build.py")
 APP_CODE = tuple(
     f"pipeline/{room}/**/*.*"
-    for room in ("release", *map("features/{}".format, ("android", "apple", "guard", "languages", "packages")))
+    for room in ("release", *map("features/{}".format, ("android", "apple", "away", "guard", "languages", "packages")))
 )
 DECIDED_BY = {
     "native": C_CODE,
@@ -367,7 +367,8 @@ def consumer_tests(session: nox.Session) -> None:
     commit tests/ground_truth/consumer.sha256 with the change.
     """
     skip_passed(session, "consumer")
-    chosen = ("tests/consumers", "-m", "consumer", "-n", "2", "--dist", "loadfile", "-rs", *pytest_words(session))
+    files = ("tests/consumers", "tests/features/away/test_apk.py")
+    chosen = (*files, "-m", "consumer", "-n", "2", "--dist", "loadfile", "-rs", *pytest_words(session))
     pytest(session, *chosen)
     if shutil.which("javac") and shutil.which("mvn"):  # without them, tests skip
         record_passed(session, "consumer")
