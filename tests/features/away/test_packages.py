@@ -175,7 +175,7 @@ def test_rest_needs_a_device_that_was_collected(job: Job) -> None:
 
 def test_a_farm_gets_one_archive_and_one_command(job: Job, tmp_path: Path) -> None:
     """The archive has the package and nothing else; the command is the one that gcloud documents."""
-    library = next((job.package / "files").glob("*.so"))
+    library = next((job.package / "lib").glob("*.so"))
     asked = ("--for", "ddp", "--platform", "android", "--abi", "x86_64", "--library", library, "--to", "phone")
     ort_mobile("export", "away.toml", *asked, cwd=job.folder)
     package = job.folder / "phone"
@@ -193,7 +193,9 @@ def test_a_farm_gets_one_archive_and_one_command(job: Job, tmp_path: Path) -> No
     assert "--device=shiba-34" in words
     given = {word.partition("=")[0].removeprefix("--") for word in words[5:]}
     assert given == {"device", "executable", "executable-timeout", "other-files-to-push", "paths-to-pull"}
-    assert ort_mobile("export", "away.toml", "--for", "ddp", cwd=job.folder, code=2).err.startswith("error: the farm")
+    assert ort_mobile("export", "away.toml", "--for", "ddp", cwd=job.folder, code=2).err.startswith(
+        "error: what is to run"
+    )
 
 
 def test_a_choice_is_confirmed_by_fresh_rounds(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
