@@ -325,7 +325,7 @@ NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 
 
 def staging_of(target: Path) -> Path:
-    """The folder beside `place` in which what goes there is made: one for each place, so that nothing is guessed."""
+    """The folder beside `target` in which what goes there is made: one for each target, so that nothing is guessed."""
     name = f".{target.name}.ort-mobile"
     if len(os.fsencode(name)) > 255:  # NAME_MAX of Linux and macOS
         name = f".{hashlib.sha256(os.fsencode(target.name)).hexdigest()}.ort-mobile"
@@ -334,10 +334,10 @@ def staging_of(target: Path) -> Path:
 
 @contextlib.contextmanager
 def staging_folder(target: Path) -> Iterator[Path]:
-    """An empty folder beside `place`, for `take_place`; nobody else can replace `place` meanwhile.
+    """An empty folder beside `target`, for `take_place`; nobody else can replace `target` meanwhile.
 
-    What a process that was killed left there goes first, and what it had taken out of `place` is put back. However
-    the block ends, `place` is then what it was or what took its place. Raises SpecError while another process has it,
+    What a process that was killed left there goes first, and what it had taken out of `target` is put back. However
+    the block ends, `target` is then what it was or what took its place. Raises SpecError while another process has it,
     OSError.
     """
     target = target.resolve()
@@ -362,7 +362,7 @@ def staging_folder(target: Path) -> Iterator[Path]:
 
 
 def take_place(new: Path, target: Path) -> None:
-    """Put the folder of `staging_folder` in its place, whatever is there; raises OSError.
+    """Put the folder of `staging_folder` where its target is, whatever is there; raises OSError.
 
     The old one goes with the end of `staging_folder`. Where the file system cannot swap two names there is an instant
     without either; a process that is killed then leaves what `restore_place` puts back.
@@ -380,7 +380,7 @@ def take_place(new: Path, target: Path) -> None:
 
 
 def restore_place(target: Path) -> None:
-    """Put back what a process took out of `place` when it was killed, and remove what it was making.
+    """Put back what a process took out of `target` when it was killed, and remove what it was making.
 
     Nothing is done while another process replaces it. Raises RunnerError.
     """

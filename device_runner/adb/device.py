@@ -15,7 +15,7 @@ from msgspec.structs import replace
 import device_runner
 from device_runner import build as runner_build
 from device_runner import device as runner_device
-from device_runner import failures, perf_test, plugins, wheels
+from device_runner import failures, perf_test, plugins, shell_facts, wheels
 from device_runner import files as runner_files
 from device_runner import library as ort_library
 from device_runner import local as local_device
@@ -502,7 +502,7 @@ class AdbDevice(device_run.ProbeDevice):
         if time.monotonic() - self._conditions_at >= CONDITIONS_AGE_SECONDS:
             fixed = adb_settings.FIXED_PERFORMANCE in self._held if self._held else None
             self._conditions = replace(
-                phone.parse_conditions(phone.ask(self.link, phone.CONDITIONS)), fixed_performance=fixed
+                shell_facts.parse_conditions(phone.ask(self.link, shell_facts.CONDITIONS)), fixed_performance=fixed
             )
             self._conditions_at = time.monotonic()
         return self._conditions

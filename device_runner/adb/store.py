@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 
 from device_runner import files as runner_files
+from device_runner import shell_facts
 from device_runner.adb.link import Link, LinkError, script
-from device_runner.adb.phone import SUFFIX, free_bytes
+from device_runner.adb.phone import SUFFIX
 from device_runner.adb.pieces import READ_BYTES, SMALLEST_BYTES, find_patch
 
 MOST_REMOVED = 500
@@ -223,7 +224,7 @@ class DeviceStore:
         df, _, listed = text.partition("\0")
         lines = (re.fullmatch(r"(\d{1,12}) (\d{1,15}) ([0-9a-f]{64}[.a-z0-9]*)", line) for line in listed.splitlines())
         files = tuple(StoredFile(int(line[1]), int(line[2]), line[3]) for line in lines if line)
-        return Inventory(free_bytes(df), files)
+        return Inventory(shell_facts.free_bytes(df), files)
 
     def _require(self, output: subprocess.CompletedProcess[bytes]) -> None:
         """Raise StoreRefused for what a script says that the device does not let it do."""

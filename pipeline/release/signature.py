@@ -164,6 +164,21 @@ def read_public_key(path: Path) -> "EllipticCurvePublicKey":
     return key
 
 
+def public_digits(path: str | None, *, as_point: bool = False) -> str:
+    """A public key in hexadecimal digits, as code has it: X.509, or an uncompressed point of X9.63; "" for none.
+
+    Raises as `read_private_key`.
+    """
+    if not path:
+        return ""
+    key = read_public_key(Path(path))
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    if as_point:
+        return key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint).hex()
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo).hex()
+
+
 def _key_bytes(path: Path) -> bytes:
     try:
         return runner_files.read_regular(path, KEY_BYTES)

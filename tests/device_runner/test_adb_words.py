@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.adb.link import LONGEST, Link, remote_command, script
-from device_runner.adb.phone import facts_or_reason, free_bytes, parse_conditions, parse_facts, parse_gpu
+from device_runner.adb.phone import facts_or_reason
 from device_runner.device import GraphicsProcessor, Readiness
 from device_runner.errors import SpecError
 from device_runner.options import Denied, class_for, denial
 from device_runner.result import FailureKind
+from device_runner.shell_facts import free_bytes, parse_conditions, parse_facts, parse_gpu
 from device_runner.spec import RunOptions
 
 SHELLS = [shell for shell in ("sh", "dash", "bash", "mksh", "busybox") if shutil.which(shell)]

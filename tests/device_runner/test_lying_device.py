@@ -9,13 +9,13 @@ import pytest
 
 from device_runner.adb.device import AdbDevice, list_devices, open_adb
 from device_runner.adb.link import OUTPUT_LIMIT, Link, server_at
-from device_runner.adb.phone import PROPERTIES
 from device_runner.adb.server import list_serials, reconnect
 from device_runner.device import Readiness
 from device_runner.failures import failure_of
 from device_runner.local import wheel_library
 from device_runner.probe.protocol import RUNS_KEPT, answer_limit
 from device_runner.result import FailureKind, RunResult, Status
+from device_runner.shell_facts import PROPERTIES
 from device_runner.spec import MOST_STRING_BYTES, RunSpec
 from tests.lying_adb import Document, Lie, LyingAdb, document, endless, repeated
 from tests.values import present

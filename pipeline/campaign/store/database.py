@@ -229,19 +229,16 @@ def _prepare(engine: Engine, where: str) -> None:
         revision = _revision(connection)
         if revision == storage.REVISION:
             return
-
         # A later release's: most users could not lock its tables, and nobody need
         if _is_later(revision, where, served=_serves(connection)):
             return
     try:
-        attempts = UPGRADE_ATTEMPTS
-        while attempts:
+        for left in reversed(range(UPGRADE_ATTEMPTS)):
             try:
                 _upgrade(engine, where)
-                attempts = 0
+                break
             except sa.exc.OperationalError as error:
-                attempts -= 1
-                if getattr(error.orig, "sqlstate", "") != DEADLOCK or not attempts:
+                if getattr(error.orig, "sqlstate", "") != DEADLOCK or not left:
                     raise
     except (sa.exc.IntegrityError, sa.exc.ProgrammingError) as error:
         with engine.begin() as connection:

@@ -514,7 +514,7 @@ def android_library(
         telemetry=telemetry,
         guard=table.guard,
         samples=samples,
-        deny_key=_public_key(table.deny_key),
+        deny_key=signature.public_digits(table.deny_key),
         helper=guarding.has_program,
     )
     pack = ai_pack(Path(table.ai_pack), bundle, manifest, target, java, named.assets) if table.ai_pack else None
@@ -542,16 +542,6 @@ def android_library(
             remedy="ship smaller variants (quantized ones) or fewer models, or put them into a pack with --ai-pack",
         )
     return library
-
-
-def _public_key(path: str | None) -> str:
-    """A public key as X.509 in hexadecimal digits; "" for none."""
-    if not path:
-        return ""
-    from cryptography.hazmat.primitives import serialization
-
-    key = signature.read_public_key(Path(path))
-    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo).hex()
 
 
 def check_config(config: Config) -> None:

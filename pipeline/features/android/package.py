@@ -18,7 +18,6 @@ from typing import Any
 from device_runner import device as runner_device
 from device_runner import local as local_device
 from device_runner import providers as runner_providers
-from device_runner.spec import RunOptions
 from pipeline.campaign import run_options
 from pipeline.core import files as storage
 from pipeline.core import releases as ort_releases
@@ -26,7 +25,7 @@ from pipeline.core.errors import CheckFailed, ConfigError, Finding, MissingError
 from pipeline.core.releases import Release
 from pipeline.features.android import protection
 from pipeline.features.packages import objections as package_objections
-from pipeline.release import app_code, chip_contexts, source_code, tensor_texts
+from pipeline.release import app_code, chip_contexts, guards, source_code, tensor_texts
 from pipeline.release import bundle as release_bundle
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import sizes as release_sizes
@@ -295,25 +294,13 @@ def _model(
         "arguments": [source_code.identifier(parameter.rpartition(" ")[2]) for parameter in parameters],
         "requests": [protection.trial_request(options) for _, options in ways],
         "safe": [options.on_cpu for _, options in ways],
-        "guarded": _is_guarded(content, rows, ways, contexts),
+        "guarded": guards.is_guarded(
+            (options for _, options in ways), content.ships[rows[-1].ships].runs, has_contexts=bool(contexts)
+        ),
         "typed": all(tensor.dtype in app_code.BUFFERS for tensor in signature.inputs),
         "gpu": gpu,
         "skips": gpu or bool(contexts),
     }
-
-
-def _is_guarded(
-    content: bundle_manifest.Content,
-    rows: Sequence[bundle_manifest.SelectionRow],
-    ways: Sequence[tuple[str, RunOptions]],
-    contexts: Sequence[object],
-) -> bool:
-    """Whether something else than the CPU may run a model, and the CPU does on every device.
-
-    The last row fits all devices.
-    """
-    tried = bool(contexts) or any(not options.on_cpu for _, options in ways)
-    return tried and any(options.on_cpu for options in content.ships[rows[-1].ships].runs)
 
 
 def asset_folder(group: str, artifact: str) -> str:

@@ -10,15 +10,11 @@ from pathlib import Path
 from device_runner import build as runner_build
 from device_runner.spec import RunOptions
 from pipeline.core import features
+from pipeline.release import guards
 from pipeline.release import manifest as bundle_manifest
 
 GUARDS = features.Place[Callable[[Mapping[str, object]], dict[str, str]]]("android.guard")
 """The classes of a guard for a package: file name to source, from the values of its templates."""
-
-SELF_TESTS = features.Place[Callable[[Path, bundle_manifest.Manifest, str], dict[str, bytes | str]]](
-    "android.self_tests"
-)
-"""What phones try ways with, by the models of a target of a bundle: the data of an asset, or why there is none."""
 
 TRIALS = features.Place[Callable[[Iterable[str]], Mapping[str, bytes | str]]]("android.trials")
 """Programs that try a model in a process of their own, by ABI, or why there is none."""
@@ -68,7 +64,7 @@ class Protection:
 
 def protection(bundle: Path, manifest: bundle_manifest.Manifest, target: str, abis: Iterable[str]) -> Protection:
     """What guards have for the models of a target that something else than the CPU runs, on these ABIs."""
-    tests = {model: test for write in SELF_TESTS for model, test in write(bundle, manifest, target).items()}
+    tests = guards.self_tests(bundle, manifest, target)
     return Protection(self_tests=tests, programs=trial_programs(abis) if tests else {})
 
 

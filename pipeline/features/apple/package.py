@@ -7,7 +7,7 @@ newer (docs/facts/release_consumers.md, R.8, R.9).
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
@@ -19,7 +19,6 @@ from device_runner import providers as runner_providers
 from pipeline import config as configs
 from pipeline.campaign import run_options
 from pipeline.config import Config
-from pipeline.core import features
 from pipeline.core import files as storage
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, Finding
@@ -38,7 +37,7 @@ from pipeline.features.apple.sources import (
 from pipeline.features.packages import objections as package_objections
 from pipeline.features.packages import release as packages_release
 from pipeline.library import xcframework
-from pipeline.release import app_code, signature
+from pipeline.release import app_code, guards, signature
 from pipeline.release import custom_ops as release_custom_ops
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import shipped as release_shipped
@@ -50,26 +49,6 @@ HEADERS = "COnnxRuntime"
 URL = re.compile(r"https://[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]{1,2000}\.zip")
 EMPTY_SOURCE = "// Swift's package manager wants a source in each target.\n"
 MODULE_MAP = f'module {HEADERS} {{\n    header "onnxruntime_c_api.h"\n    export *\n}}\n'
-
-
-SELF_TESTS = features.Place[Callable[[Path, bundle_manifest.Manifest, str], dict[str, bytes | str]]]("apple.self_tests")
-"""What devices try session options with, by the models of a target of a bundle: data, or why there is none."""
-
-
-def self_tests(bundle: Path, manifest: bundle_manifest.Manifest, target: str) -> dict[str, bytes | str]:
-    """By model: the data of its self-test, or why there is none."""
-    return {model: test for tests in SELF_TESTS for model, test in tests(bundle, manifest, target).items()}
-
-
-def _public_key(path: str | None) -> str:
-    """A public key as an uncompressed point of X9.63 in hexadecimal digits, which CryptoKit takes; "" for none."""
-    if not path:
-        return ""
-    from cryptography.hazmat.primitives import serialization
-
-    key = signature.read_public_key(Path(path))
-    point = serialization.PublicFormat.UncompressedPoint
-    return key.public_bytes(serialization.Encoding.X962, point).hex()
 
 
 @contextlib.contextmanager
@@ -231,11 +210,14 @@ def _package(
         )
     versions = _versions_for(ships[0].ort_release, ships[0].platform, table, runtime)
     systems = _systems(ships, versions, operators)
-    telemetry, deny_key = table.telemetry is not configs.Telemetry.OFF, _public_key(table.deny_key)
+    telemetry, deny_key = (
+        table.telemetry is not configs.Telemetry.OFF,
+        signature.public_digits(table.deny_key, as_point=True),
+    )
     sources = swift_sources(manifest, target, module, telemetry=telemetry, guard=table.guard, deny_key=deny_key)
     classes = tuple(name for file in sources if not is_taken(name := file.removesuffix(".swift")))
     notes = list(warnings(content, target))
-    tests = self_tests(bundle, manifest, target) if table.guard else {}
+    tests = guards.self_tests(bundle, manifest, target) if table.guard else {}
     notes += [f"self-test of {model}: none, {why}" for model, why in tests.items() if isinstance(why, str)]
     files: dict[str, str | Path | storage.VerifiedFile] = {**(runtime_files(runtime, archive) if runtime else {})}
     if runtime and not runtime.simulator:

@@ -13,7 +13,7 @@ from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release
 from pipeline.model.signature import TensorInfo
-from pipeline.release import app_code, source_code, tensor_texts
+from pipeline.release import app_code, guards, source_code, tensor_texts
 from pipeline.release import bundle as release_bundle
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import sizes as release_sizes
@@ -182,10 +182,10 @@ def _model(
 
     With `guard`, where it is guarded, what providers compile goes to the folder that the guard has for it.
     """
-    guarded = guard and _is_guarded(ships_of(content, rows[-1:]), ships_of(content, rows))
     signature = content.signature(model)
     ships = ships_of(content, rows)
     ways = [options for shipped in ships for options in shipped.runs]
+    guarded = guard and guards.is_guarded(ways, content.ships[rows[-1].ships].runs)
     _require_usable(model, signature, ways, release)
     digests = {file.path: file.sha256 for file in content.files}
     numbers = list(dict.fromkeys(row.ships for row in rows))
@@ -278,12 +278,6 @@ def _cache(options: RunOptions, guarded: bool) -> dict[str, source_code.Code]:
     """The option of a provider that keeps what it compiles, with the guard's folder for it."""
     key = runner_providers.provider_named(options.provider).cache_key
     return {key: source_code.Code("cache")} if guarded and key and key not in options.provider_options else {}
-
-
-def _is_guarded(everywhere: Sequence[bundle_manifest.Shipped], ships: Sequence[bundle_manifest.Shipped]) -> bool:
-    """Whether something else than the CPU may run a model, and the CPU does on every device."""
-    tried = any(not options.on_cpu for shipped in ships for options in shipped.runs)
-    return tried and any(options.on_cpu for shipped in everywhere for options in shipped.runs)
 
 
 OPERATORS = "Operators"

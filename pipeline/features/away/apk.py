@@ -4,10 +4,13 @@ The program in it (runner/PackageRunner.java) and its manifest never change, and
 `nox -s package_runner` makes them again. So an APK is made without Android's SDK.
 """
 
+import io
+import shutil
 import struct
 import zipfile
 from importlib import resources
 from pathlib import Path
+from typing import IO
 
 from device_runner import files as runner_files
 from pipeline import config as configs
@@ -67,24 +70,28 @@ def write_android_test(package: Path, abi: str, conditions: configs.ConditionsCo
     with storage.replacing(target) as temporary:
         with zipfile.ZipFile(temporary, "w") as apk:
             sources = resources.files(__package__) / "runner"
-            _add(apk, "AndroidManifest.xml", (sources / "AndroidManifest.bin").read_bytes())
-            _add(apk, "classes.dex", (sources / "classes.dex").read_bytes())
+            _add(apk, "AndroidManifest.xml", io.BytesIO((sources / "AndroidManifest.bin").read_bytes()))
+            _add(apk, "classes.dex", io.BytesIO((sources / "classes.dex").read_bytes()))
+            state = shell.state_script(conditions, of_app=True).encode()
             for path in files:
                 name = path.relative_to(package).as_posix()
-                if name == "state.sh":
-                    _add(apk, f"{ASSETS}/{name}", shell.state_script(conditions, of_app=True).encode())
-                elif name == "probe":
-                    _add(apk, f"lib/{abi}/libprobe.so", path.read_bytes())
-                elif path.suffix == ".so":
-                    _add(apk, f"lib/{abi}/{path.name}", path.read_bytes())
-                else:
-                    _add(apk, f"{ASSETS}/{name}", path.read_bytes(), is_stored=path.parent.name != "requests")
+                member, is_stored = _member(name, abi)
+                with io.BytesIO(state) if name == "state.sh" else path.open("rb") as content:
+                    _add(apk, member, content, is_stored=is_stored)
         apk_signature.sign(temporary, runner_files.state_folder() / KEY)
     storage.write_text(package / FOLDER / RUN, COMMANDS)
 
 
-def _add(apk: zipfile.ZipFile, name: str, content: bytes, *, is_stored: bool = False) -> None:
-    """Add a file, packed or as it is: what lies packed in an APK cannot be mapped."""
+def _member(name: str, abi: str) -> tuple[str, bool]:
+    """Where a file of the package lies in its APK, and whether it is stored: what is packed cannot be mapped."""
+    if name == "probe":
+        return f"lib/{abi}/libprobe.so", False
+    if name.endswith(".so"):
+        return f"lib/{abi}/{Path(name).name}", False
+    return f"{ASSETS}/{name}", not name.startswith("requests/")
+
+
+def _add(apk: zipfile.ZipFile, name: str, content: IO[bytes], *, is_stored: bool = False) -> None:
     info = zipfile.ZipInfo(name, DATE)
     info.external_attr = 0o644 << 16
     info.compress_type = zipfile.ZIP_STORED if is_stored else zipfile.ZIP_DEFLATED
@@ -92,4 +99,5 @@ def _add(apk: zipfile.ZipFile, name: str, content: bytes, *, is_stored: bool = F
         begin = apk.fp.tell() + HEADER_BYTES + len(name.encode()) + FIELD.size
         padding = -begin % ALIGNMENT
         info.extra = FIELD.pack(ALIGNMENT_FIELD, 2 + padding, ALIGNMENT) + bytes(padding)
-    apk.writestr(info, content)
+    with apk.open(info, "w") as member:
+        shutil.copyfileobj(content, member)

@@ -3,16 +3,16 @@
 import msgspec
 
 from device_runner import result as run_result
-from device_runner.adb import phone
+from device_runner import shell_facts
 from device_runner.device import DeviceFacts
 from pipeline import config as configs
 
-FACTS = {name: phone.SECTIONS[name] for name in ("machine", "page", "max_khz", "kernel", "gpu")}
+FACTS = {name: shell_facts.SECTIONS[name] for name in ("machine", "page", "max_khz", "kernel", "gpu")}
 FACTS |= {"meminfo": "grep MemTotal: /proc/meminfo"}
 """What is asked of a device beside its properties: nothing that changes from one minute to the next, since a session
 that goes on compares it."""
 
-CONDITIONS = {**phone.CONDITIONS, "power": "dumpsys power | grep mWakefulness="}
+CONDITIONS = {**shell_facts.CONDITIONS, "power": "dumpsys power | grep mWakefulness="}
 
 RUN = """#!/bin/sh
 # Runs what of `turns` has no result yet, each in a process of its own, and writes all into session/. It may be killed
@@ -64,7 +64,7 @@ powered=$(printf '%s\\n' "$battery" | grep -c 'powered: true')
 
 def run_script(plan_wait_seconds: int) -> str:
     """run.sh of a package."""
-    lines = [f"getprop {name}; printf '\\0'" for name in phone.PROPERTIES]
+    lines = [f"getprop {name}; printf '\\0'" for name in shell_facts.PROPERTIES]
     lines += [f"{command}; printf '\\0'" for command in FACTS.values()]
     return RUN.format(facts="\n".join(lines), wait_seconds=plan_wait_seconds)
 
@@ -99,13 +99,15 @@ STATED = ("battery", "thermal")
 
 def facts_of(content: bytes, name: str) -> DeviceFacts:
     """What a session says of its device; what makes no sense counts as not said."""
-    facts = phone.parse_facts(name, _answers((*phone.PROPERTIES, *FACTS), content))
+    facts = shell_facts.parse_facts(name, _answers((*shell_facts.PROPERTIES, *FACTS), content))
     return msgspec.structs.replace(facts, nnapi=None if facts.platform == "android" else False)
 
 
 def conditions_of(content: bytes) -> run_result.Conditions:
     """The state that state.sh has written."""
-    return phone.parse_conditions(_answers((*STATED, *(part for part in CONDITIONS if part not in STATED)), content))
+    return shell_facts.parse_conditions(
+        _answers((*STATED, *(part for part in CONDITIONS if part not in STATED)), content)
+    )
 
 
 def _answers(names: tuple[str, ...], content: bytes) -> dict[str, str]:

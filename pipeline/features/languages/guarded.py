@@ -1,21 +1,16 @@
 """The guard in code for apps that take no package: which language has one, and the files that stand beside its code."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_runner.spec import RunOptions
 from pipeline.core import features
 from pipeline.core.errors import ConfigError
+from pipeline.release import guards
 from pipeline.release import manifest as bundle_manifest
 
 HEADERS = features.Place[Callable[[], dict[str, str]]]("snippet.guard")
 """The guard's headers for C++: file name to source."""
-
-SELF_TESTS = features.Place[Callable[[Path, bundle_manifest.Manifest, str], dict[str, bytes | str]]](
-    "snippet.self_tests"
-)
-"""What devices try session options with, by the models of a target of a bundle: data, or why there is none."""
 
 LANGUAGE = "cpp"
 """The language whose code has a guard."""
@@ -74,10 +69,5 @@ def guarded(language: str, bundle: Path, manifest: bundle_manifest.Manifest, tar
         digest=manifest.content_sha256,
         rollback=",".join(back),
         headers=headers,
-        tests={model: test for tests in SELF_TESTS for model, test in tests(bundle, manifest, target).items()},
+        tests=guards.self_tests(bundle, manifest, target),
     )
-
-
-def is_guarded(ways: Sequence[RunOptions]) -> bool:
-    """Whether something else than the CPU may run a model, and the CPU may, too."""
-    return any(options.on_cpu for options in ways) and not all(options.on_cpu for options in ways)

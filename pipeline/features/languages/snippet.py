@@ -15,7 +15,7 @@ from pipeline.campaign import run_options
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ConfigError
 from pipeline.features.languages import guarded as guarding
-from pipeline.release import app_code, chip_contexts, source_code
+from pipeline.release import app_code, chip_contexts, guards, source_code
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import sizes as release_sizes
 
@@ -356,7 +356,7 @@ def snippet(
     inputs = {rows[-1].model: list(release_sizes.sized_inputs(rows, frozenset())) for rows in sizes}
     lines = [kind.head] if kind.head else []
     lines += [source_code.Code("#include <ort_mobile_guard.h>  // in the folder of --guard")] if guard else []
-    if not guard and any(guarding.is_guarded(opening.ways) for opening in opened):
+    if not guard and any(guards.is_guarded(opening.ways, opening.ways) for opening in opened):
         lines.append(kind.remark(guarding.LACKS[language]))
     lines += [kind.remark(text) for text in notes] + (app_code.cpp_helpers(ways) if kind.calls is app_code.CPP else [])
     if kind.support:
@@ -382,7 +382,7 @@ def snippet(
         picked = [rows for rows in sizes if opening.model == rows[-1].model]
         lines += [kind.remark(text) for text in lost(language, [opening], picked)]
         lines.append(open_code(language, opening, kind.write).stripped())
-        if guard and guarding.is_guarded(opening.ways):
+        if guard and guards.is_guarded(opening.ways, opening.ways):
             lines.append(guarded_code(language, opening, guard).stripped())
     by_model = {opening.model: opening for opening in opened}
     values = {"buffers": app_code.BUFFERS, "types": CPP_TYPES}
