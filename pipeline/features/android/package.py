@@ -18,6 +18,7 @@ from typing import Any
 from device_runner import device as runner_device
 from device_runner import local as local_device
 from device_runner import providers as runner_providers
+from device_runner.spec import ElementType
 from pipeline.campaign import run_options
 from pipeline.core import files as storage
 from pipeline.core import releases as ort_releases
@@ -25,6 +26,7 @@ from pipeline.core.errors import CheckFailed, ConfigError, Finding, MissingError
 from pipeline.core.releases import Release
 from pipeline.features.android import protection
 from pipeline.features.packages import objections as package_objections
+from pipeline.model.signature import TensorInfo
 from pipeline.release import app_code, chip_contexts, guards, source_code, tensor_texts
 from pipeline.release import bundle as release_bundle
 from pipeline.release import manifest as bundle_manifest
@@ -93,6 +95,9 @@ GUARD_IMPORTS = (
 )
 """What the class of a guarded model imports."""
 
+STRINGS = source_code.Code("String[]")
+"""What a tensor of strings is in Java: there is no buffer of them."""
+
 TemplateModel = dict[str, Any]
 """A model as Model.java needs it. Without `typed` it has no `run`: the Java API has no such tensors.
 
@@ -154,6 +159,7 @@ def java_sources(
         "contexts": bool(contexts),
         "weights": any(file["weights"] for model in models for file in model["files"]),
         "gpu": any(model["gpu"] for model in models),
+        "strings": any(tensor["java_type"] == STRINGS for model in models for tensor in model["outputs"]),
     }
     templates = ["ModelFile.java", *(["DeviceClass.java"] if any(model["rows"] for model in models) else [])]
     if contexts:
@@ -165,7 +171,7 @@ def java_sources(
         sources |= write(common)
     for model in models:
         buffers = {tensor["java_type"] for tensor in (*model["inputs"], *model["outputs"])}
-        buffers |= {"ByteBuffer"} if release >= FROM_BYTES else set()
+        buffers = buffers - {STRINGS} | ({"ByteBuffer"} if release >= FROM_BYTES else set())
         calls = " ".join(call for _, calls in model["ways"] for call in calls)
         groups = (
             (ALWAYS_IMPORTED, True),
@@ -210,7 +216,8 @@ def _sizes(
             imports = {
                 *(f"ai.onnxruntime.{name}" for name in ("OnnxTensor", "OrtEnvironment", "OrtException", "OrtSession")),
                 *("android.content.Context", "androidx.annotation.NonNull", "java.io.IOException"),
-                *("java.util.LinkedHashMap", "java.util.Map", *(f"java.nio.{buffer}" for buffer in buffers.values())),
+                *("java.util.LinkedHashMap", "java.util.Map"),
+                *(f"java.nio.{buffer}" for buffer in buffers.values() if buffer != STRINGS),
                 *(["java.util.Arrays"] if filled else []),
                 *(["ai.onnxruntime.OnnxJavaType"] if needs_type else []),
             }
@@ -297,7 +304,7 @@ def _model(
         "guarded": guards.is_guarded(
             (options for _, options in ways), content.ships[rows[-1].ships].runs, has_contexts=bool(contexts)
         ),
-        "typed": all(tensor.dtype in app_code.BUFFERS for tensor in signature.inputs),
+        "typed": all(_java_type(tensor) for tensor in signature.inputs),
         "gpu": gpu,
         "skips": gpu or bool(contexts),
     }
@@ -323,23 +330,33 @@ def _pairs(values: Mapping[str, str]) -> source_code.Code:
     return source_code.Code("ModelFile.pairs({})").format(source_code.joined(texts))
 
 
+def _java_type(tensor: TensorInfo, *, output: bool = False) -> source_code.Code | None:
+    """The buffer or array that holds a tensor's elements; None where ONNX Runtime's Java API has none."""
+    if tensor.dtype is ElementType.STRING:
+        return STRINGS
+    if tensor.dtype not in app_code.BUFFERS:
+        return None
+    of_input, _, of_output = app_code.BUFFERS[tensor.dtype]
+    return source_code.Code(of_output if output else of_input)
+
+
 def _inputs(signature: bundle_manifest.ModelSignature) -> Iterator[dict[str, Any]]:
     for tensor, own_name in app_code.identifiers(signature.inputs, UNUSABLE):
-        if tensor.dtype not in app_code.BUFFERS:
+        kind = _java_type(tensor)
+        if not kind:
             continue
-        buffer, element, _ = app_code.BUFFERS[tensor.dtype]
-        name, kind = source_code.identifier(own_name), source_code.identifier(buffer)
+        name = source_code.identifier(own_name)
         shape = source_code.Code("{}Shape").format(name)
         if tensor.fixed:
             shape = source_code.Code("new long[] {{{}}}").format(source_code.joined(tensor.shape or ()))
         arguments = [source_code.Code("environment"), name, shape]
-        if element:
+        if tensor.dtype in app_code.BUFFERS and (element := app_code.BUFFERS[tensor.dtype][1]):
             arguments.append(source_code.Code("OnnxJavaType.{}").format(source_code.identifier(element)))
         yield {
             "name": tensor.name,
             "identifier": own_name,
             "doc": tensor_texts.input_text(tensor, signature),
-            "java_type": buffer,
+            "java_type": kind,
             "parameters": [
                 source_code.Code("@NonNull {} {}").format(kind, name),
                 *([] if tensor.fixed else [source_code.Code("@NonNull long[] {}Shape").format(name)]),
@@ -350,16 +367,17 @@ def _inputs(signature: bundle_manifest.ModelSignature) -> Iterator[dict[str, Any
 
 def _outputs(signature: bundle_manifest.ModelSignature) -> Iterator[dict[str, Any]]:
     for index, (tensor, own_name) in enumerate(app_code.identifiers(signature.outputs, UNUSABLE, "output")):
-        if tensor.dtype in app_code.BUFFERS:
-            buffer = app_code.BUFFERS[tensor.dtype][2]
+        kind = _java_type(tensor, output=True)
+        if kind:
             value = source_code.Code("((OnnxTensor) result.get({}))").format(index)
+            read = source_code.Code("ModelFile.strings({})" if kind == STRINGS else "{}.get{}()").format(value, kind)
             yield {
                 "name": tensor.name,
                 "identifier": own_name,
                 "doc": tensor_texts.output_text(tensor, signature),
-                "java_type": buffer,
+                "java_type": kind,
                 "tensor": value,
-                "read": source_code.Code("{}.get{}()").format(value, source_code.identifier(buffer)),
+                "read": read,
             }
 
 

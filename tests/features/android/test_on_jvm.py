@@ -13,7 +13,7 @@ import pytest
 
 from device_runner.spec import RunOptions
 from pipeline.core.variant import Level, Variant
-from tests.android_host.bundles import bundle_of, nnapi
+from tests.android_host.bundles import bundle_of, nnapi, parsed
 from tests.command import ort_mobile
 from tests.features.android.jvm import check_reference, fetched, place_of, released, run
 from tests.features.android.samples import (
@@ -292,3 +292,33 @@ def test_maven_takes_the_package_with_checksums_enforced(repository: Path, tmp_p
     assert done.returncode == 0, done.stdout
     assert [file.name for file in (tmp_path / "found").iterdir()] == ["demo-app-models-1.0.aar"]
     assert (tmp_path / "found/demo-app-models-1.0.aar").read_bytes() == next(repository.rglob("*.aar")).read_bytes()
+
+
+STRINGS = """
+import com.example.demo.Model;
+import java.io.File;
+
+public class Strings {
+    public static void main(String[] arguments) throws Exception {
+        try (Model model = Model.open(new File(arguments[0]));
+                Model.Result result = model.run(new String[] {"a", "ü", "", "語"}, new long[] {2, 2})) {
+            System.out.println(String.join(",", result.doubled()) + " " + result.doubledShape().length);
+            System.out.println(String.join(",", result.first()) + " " + result.firstShape().length);
+        }
+        System.exit(0);
+    }
+}
+"""
+
+
+def test_strings_go_in_and_come_out(tmp_path: Path) -> None:
+    library = fetched("jvm:1.28.0")
+    text = """text (string[n, 2] words) => (string[n, 2] doubled, string first) <int64[2] at = {0, 1}> {
+        doubled = StringConcat(words, words)
+        first = GatherND(doubled, at)
+    }"""
+    bundle = bundle_of(tmp_path, parsed(text, 20), reference=False)
+    aar = released(bundle)
+    classes = (library, aar.parent / "classes.jar")
+    lines = run(STRINGS, (str(bundle / "models/model.ort"),), classes, tmp_path)
+    assert lines == ["aa,üü,,語語 2", "üü 0"]

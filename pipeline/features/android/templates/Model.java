@@ -576,7 +576,7 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
 {% for tensor in model.outputs %}
         /** A copy of the elements of {{ tensor.doc | code }}. */
         @NonNull
-        public {{ tensor.java_type | identifier }} {{ tensor.identifier | identifier }}() throws OrtException {
+        public {{ tensor.java_type | code }} {{ tensor.identifier | identifier }}() throws OrtException {
             return {{ tensor.read | code }};
         }
 
