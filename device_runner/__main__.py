@@ -7,9 +7,11 @@ from pathlib import Path
 
 from device_runner.device import open_device
 from device_runner.errors import RunnerError, SpecError
-from device_runner.files import read_regular, replacing, visible_lines
+from device_runner.files import replacing
 from device_runner.result import Status
+from device_runner.safe_text import visible_lines
 from device_runner.spec import decode_spec, encode
+from device_runner.untrusted_files import read_regular
 
 EXIT_CODES = {Status.OK: 0, Status.FAILED: 1, Status.SKIPPED: 1}
 

@@ -9,18 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from device_runner.errors import NoLibraryError, UnavailableError
-from device_runner.files import (
-    ZIP_ERRORS,
-    are_sound,
-    cache_folder,
-    check_unpacked,
-    keep_noted,
-    read_regular,
-    sha256,
-)
+from device_runner.files import are_sound, cache_folder, keep_noted, sha256
 from device_runner.library import MAX_BYTES, is_archive
 from device_runner.probe import elf as elf_file
 from device_runner.probe.elf import NotElf
+from device_runner.untrusted_files import ZIP_ERRORS, check_unpacked, read_regular
 
 SYMBOL = "RegisterCustomOps"
 MEMBER = re.compile(r"(?:jni|lib)/(?P<abi>[\w-]+)/(?P<name>lib[\w.-]+\.so)")

@@ -9,8 +9,8 @@ from enum import StrEnum
 import msgspec
 
 from device_runner.errors import NoLibraryError, RunnerError, SpecError, UnavailableError
-from device_runner.files import visible
 from device_runner.result import Failure, FailureKind
+from device_runner.safe_text import visible
 
 
 class Topic(StrEnum):

@@ -24,22 +24,11 @@ from typing import Any, BinaryIO
 import msgspec
 
 from device_runner.errors import NoLibraryError, UnavailableError
-from device_runner.files import (
-    ZIP_ERRORS,
-    are_sound,
-    cache_folder,
-    check_unpacked,
-    decode_json,
-    keep_noted,
-    open_regular,
-    own_folder_errors,
-    read_regular,
-    replacing,
-    sha256,
-)
+from device_runner.files import are_sound, cache_folder, keep_noted, own_folder_errors, replacing, sha256
 from device_runner.probe import elf as elf_file
 from device_runner.probe.elf import NotElf
 from device_runner.providers import CPU, PROVIDERS
+from device_runner.untrusted_files import ZIP_ERRORS, check_unpacked, decode_json, open_regular, read_regular
 
 LIBRARY = "libonnxruntime.so"
 

@@ -13,7 +13,7 @@ from msgspec.structs import fields, replace
 
 from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
-from device_runner.files import decode_json, read_regular, replacing, taking_turns
+from device_runner.files import replacing, taking_turns
 from device_runner.providers import (
     NNAPI_DEVICES_API_LEVEL,
     NNAPI_RELAXED_API_LEVEL,
@@ -23,6 +23,7 @@ from device_runner.providers import (
 )
 from device_runner.result import Failure, FailureKind
 from device_runner.spec import Allocator, ExecutionMode, NnapiFlag, RunOptions
+from device_runner.untrusted_files import decode_json, read_regular
 
 FALLBACK_KEY = "session.disable_cpu_ep_fallback"
 AFFINITY_KEY = "session.intra_op_thread_affinities"

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from device_runner.errors import RunnerError
-from device_runner.files import PROFILE_LIMIT_BYTES, decode_json, scratch_folder
+from device_runner.files import scratch_folder
 from device_runner.result import (
     Failure,
     FailureKind,
@@ -29,6 +29,7 @@ from device_runner.result import (
     status_of,
 )
 from device_runner.spec import LogLevel, RunSpec
+from device_runner.untrusted_files import decode_json
 
 KERNEL = "_kernel_time"
 """End of the name of a node's own event; releases before 1.21 also had `_fence_before` and `_fence_after`."""
@@ -250,3 +251,7 @@ def fell_back(log: Iterable[str]) -> bool:
     coverage = measured_coverage(lines)
     partly = coverage is not None and coverage.claimed_nodes < coverage.nodes
     return partly or any(LEFT_OVER in line for line in lines)
+
+
+PROFILE_LIMIT_BYTES = 1 << 30
+"""The profiler stops at a million events of some 600 bytes."""

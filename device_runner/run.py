@@ -17,10 +17,11 @@ from device_runner.custom_ops import CustomLibrary, fitting, process_of
 from device_runner.device import Device, DeviceFacts
 from device_runner.errors import RunnerError
 from device_runner.failures import explain, failure_of
-from device_runner.files import PROFILE_LIMIT_BYTES, RUN_PREFIX, scratch_folder, sha256
+from device_runner.files import RUN_PREFIX, scratch_folder, sha256
 from device_runner.perf_test import Execute, measured_with
 from device_runner.probe import elf as elf_file
 from device_runner.probe import protocol
+from device_runner.profile import PROFILE_LIMIT_BYTES
 from device_runner.result import (
     Conditions,
     Failure,

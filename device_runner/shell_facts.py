@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from device_runner import device as runner_device
-from device_runner import files as runner_files
 from device_runner import result as run_result
+from device_runner import untrusted_files
 from device_runner.device import DeviceFacts
 
 GPU_BYTES = 1 << 19
@@ -71,7 +71,7 @@ def parse_gpu(text: str) -> runner_device.GraphicsProcessor | None:
     WebGPU's shader-f16 needs shaderFloat16 and storageBuffer16BitAccess (Dawn, PhysicalDeviceVk.cpp).
     """
     try:
-        document = runner_files.decode_json(text, dict[str, Any])
+        document = untrusted_files.decode_json(text, dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     devices = document.get("devices")

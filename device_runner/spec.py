@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from device_runner.errors import SpecError
-from device_runner.files import decode_json
 from device_runner.providers import on_cpu, provider_named
+from device_runner.untrusted_files import decode_json
 
 SPEC_VERSION = 1
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from device_runner import files as runner_files
+from device_runner import safe_text, untrusted_files
 from device_runner.errors import UnavailableError
 from device_runner.library import LIBRARY, MACHINES, MAX_BYTES, known_digests, wheel_folder
 
@@ -78,7 +79,7 @@ def foreign_library(abi: str, version: str = "") -> Path:
     indexes = [*(settings["index-url"].split() or [INDEX]), *settings["extra-index-url"].split()]
     if settings["no-index"].split() not in ([], ["0"], ["false"], ["no"], ["off"]):
         indexes = []
-    asked = ", ".join(runner_files.public_address(address) for address in (*folders, *indexes))
+    asked = ", ".join(safe_text.public_address(address) for address in (*folders, *indexes))
 
     def unfetched(why: str) -> UnavailableError:
         return UnavailableError(
@@ -95,7 +96,7 @@ def foreign_library(abi: str, version: str = "") -> Path:
             try:
                 page = _page(f"{index.rstrip('/')}/onnxruntime/", certificates)
             except (OSError, HTTPException, ValueError) as error:
-                raise unfetched(f"{runner_files.public_address(index)}: {error}") from error
+                raise unfetched(f"{safe_text.public_address(index)}: {error}") from error
             digests += [digest for name, digest in STATED.findall(html.unescape(page)) if wheel.fullmatch(name)]
         if not digests:
             raise unfetched(
@@ -154,7 +155,7 @@ def _page(address: str, certificates: str) -> str:
     parts = urlsplit(address)
     if parts.scheme not in ("https", "http"):
         raise ValueError("it is no address of an index")
-    request = urllib.request.Request(runner_files.public_address(address), headers={"Accept": PAGE_TYPES})  # noqa: S310 - https or http
+    request = urllib.request.Request(safe_text.public_address(address), headers={"Accept": PAGE_TYPES})  # noqa: S310 - https or http
     if parts.username:  # urllib does not read it out of an address
         login = f"{parts.username}:{parts.password or ''}".encode()
         request.add_header("Authorization", f"Basic {base64.b64encode(login).decode()}")
@@ -170,9 +171,9 @@ def _library_in(wheel: Path) -> bytes:
         with zipfile.ZipFile(wheel) as archive:
             names = [name for name in archive.namelist() if WHEEL_LIBRARY.fullmatch(name)]
             for name in names[:1]:
-                runner_files.check_unpacked(archive.getinfo(name), MAX_BYTES)
+                untrusted_files.check_unpacked(archive.getinfo(name), MAX_BYTES)
             content = archive.read(names[0]) if names else b""
-    except runner_files.ZIP_ERRORS as error:
+    except untrusted_files.ZIP_ERRORS as error:
         raise UnavailableError(
             "this wheel cannot be unpacked", where=wheel.name, why=str(error), remedy="fetch it again"
         ) from error

@@ -20,8 +20,8 @@ from device_runner.result import RunResult
 from device_runner.spec import RunSpec
 from pipeline.advice.fitness import FitDocument
 from pipeline.cli.command import FULL, TOPICS
-from pipeline.cli.convert import option_lines
 from pipeline.cli.main import COMMANDS, cli, load
+from pipeline.cli.transform import option_lines
 from pipeline.config import TABLES, Table, config_schema, key_texts
 from pipeline.core.errors import ExitCode
 from pipeline.core.json_schema import document_schema

@@ -20,6 +20,7 @@ from device_runner import files as runner_files
 from device_runner import library as ort_library
 from device_runner import local as local_device
 from device_runner import options as runner_options
+from device_runner import profile as ort_profile
 from device_runner import result as run_result
 from device_runner import run as device_run
 from device_runner import spec as run_spec
@@ -451,7 +452,7 @@ class AdbDevice(device_run.ProbeDevice):
         """The time for all files of a result is that of the slowest sound connection, from now on."""
         tensors = (*result.outputs, *((result.labelled_outputs,) if result.labelled_outputs else ()))
         size = sum(map(run_spec.tensor_bytes, tensors)) + (
-            runner_files.PROFILE_LIMIT_BYTES if result.profile_file else 0
+            ort_profile.PROFILE_LIMIT_BYTES if result.profile_file else 0
         )
         deadline = time.monotonic() + FETCH_GRACE_SECONDS + size / SLOWEST_BYTES_PER_SECOND
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import msgspec
 
 from device_runner import device as runner_device
-from device_runner import files as runner_files
 from device_runner import providers as runner_providers
-from device_runner import shell_facts
+from device_runner import shell_facts, untrusted_files
 from device_runner.adb.link import Link, LinkError, LinkLost, LinkTimeout, script
 from device_runner.device import DeviceFacts
 from device_runner.probe import protocol
@@ -65,7 +64,7 @@ def read_facts(link: Link, name: str, root: str, probe: str = "") -> DeviceFacts
     # NNAPI: as noted since the device started, else as a probe on it says; not known without one
     nnapi: protocol.NnapiAnswer | None = None
     with contextlib.suppress(msgspec.DecodeError):
-        nnapi = runner_files.decode_json(answers.get("nnapi", "").encode("utf-8", "replace"), protocol.NnapiAnswer)
+        nnapi = untrusted_files.decode_json(answers.get("nnapi", "").encode("utf-8", "replace"), protocol.NnapiAnswer)
     probe = probe or next(iter(answers.get("probe", "").splitlines()), "")
     if nnapi is None and probe.startswith(f"{root}/store/"):
         # A driver's crash or hang ends a child of the probe. That counts as an answer without devices, noted on the

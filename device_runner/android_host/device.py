@@ -19,7 +19,7 @@ from msgspec import Meta
 from device_runner import custom_ops as runner_custom_ops
 from device_runner import device as runner_device
 from device_runner import files as runner_files
-from device_runner import host_device
+from device_runner import host_device, untrusted_files
 from device_runner import library as ort_library
 from device_runner import local as local_device
 from device_runner import providers as runner_providers
@@ -157,7 +157,7 @@ def read_profile(path: Path) -> DriverProfile:
     """A profile from a JSON file; raises SpecError that names the key, the operation or the type that is wrong."""
     remedy = "docs/android-host.md lists the keys; names are NNAPI's, as CONV_2D and TENSOR_FLOAT32"
     try:
-        profile = runner_files.decode_json(runner_files.read_regular(path), DriverProfile)
+        profile = untrusted_files.decode_json(untrusted_files.read_regular(path), DriverProfile)
         encode_profile(profile, 31)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise SpecError("this is not a driver profile", where=str(path), why=str(error), remedy=remedy) from error

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from device_runner import device as runner_device
 from device_runner import files as runner_files
-from device_runner import host_device, vulkan
+from device_runner import host_device, untrusted_files, vulkan
 from device_runner import library as ort_library
 from device_runner import providers as runner_providers
 from device_runner import result as run_result
@@ -390,7 +390,7 @@ def read_calls(path: Path, caller: str = ort_library.LIBRARY) -> list[Call]:
 
     `caller` is the file name of the library that the provider is in.
     """
-    calls = [runner_files.decode_json(line, Call) for line in path.read_bytes().splitlines()]
+    calls = [untrusted_files.decode_json(line, Call) for line in path.read_bytes().splitlines()]
     for call in calls:
         call["call"] = call["call"].removeprefix(PREFIX)
     return [call for call in calls if call.get("caller", caller) == caller]
@@ -545,7 +545,7 @@ def _ask_once(
     begun = ""  # the id of a model that was begun but not answered
     for line in (folder / "out").read_bytes().splitlines():
         try:
-            answer = runner_files.decode_json(line, LibraryAnswer)
+            answer = untrusted_files.decode_json(line, LibraryAnswer)
         except (msgspec.DecodeError, UnicodeDecodeError):
             break
         if not (answer.id or answer.begun):

@@ -7,8 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import convert
 
-from device_runner import failures
-from device_runner import files as runner_files
+from device_runner import failures, untrusted_files
 from device_runner import profile as ort_profile
 from device_runner import providers as runner_providers
 from device_runner import result as run_result
@@ -298,7 +297,7 @@ def answer_limit(spec: RunSpec) -> int:
 def decode_answer(stdout: bytes) -> ProbeAnswer | run_result.Failure:
     """The probe's document, or a `garbage` Failure for anything else."""
     try:
-        answer = runner_files.decode_json(stdout, ProbeAnswer)
+        answer = untrusted_files.decode_json(stdout, ProbeAnswer)
         if answer.crc32 != zlib.crc32(stdout[: stdout.rfind(b',"crc32":')]):
             raise msgspec.ValidationError("its checksum is wrong")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

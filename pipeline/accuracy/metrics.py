@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from device_runner import files as runner_files
+from device_runner import untrusted_files
 from pipeline import config as configs
 from pipeline.accuracy import boxes, classes, distances, intervals, regions
 from pipeline.accuracy import texts as accuracy_texts
@@ -171,7 +171,7 @@ def find_metric(config: configs.AccuracyConfig, *, labelled: bool) -> Metric | N
         symbols: tuple[str, ...] = ()
         if config.vocabulary:
             try:
-                text = runner_files.read_regular(Path(config.vocabulary)).decode("utf-8-sig")
+                text = untrusted_files.read_regular(Path(config.vocabulary)).decode("utf-8-sig")
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(
                     "the vocabulary cannot be read",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline.cli.command import Command, OpenGroup
 from pipeline.cli.options import database_option, progress
 from pipeline.cli.outputs import Outputs, ci_options, json_option, show_findings
@@ -225,7 +225,7 @@ def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> Non
         outputs.write_json({**document, **by})
     if not outputs.text:
         return
-    click.echo(f"OK: {len(manifest.files)} files of {runner_files.visible(str(bundle))} match the manifest")
+    click.echo(f"OK: {len(manifest.files)} files of {safe_text.visible(str(bundle))} match the manifest")
     expected = {digest: " (as expected)"}
     click.echo(f"digest {manifest.content_sha256}{expected.get(manifest.content_sha256, '')}")
     click.echo(f"  covers {_named(content)}")
@@ -245,7 +245,7 @@ def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> Non
             return
         click.echo(f"the same key attests these tests, which were not run again here: {signature.results_text(tests)}")
         for name in (*tests.failed, *tests.warned):
-            click.echo(runner_files.visible(f"  {'failed' if name in tests.failed else 'undecided'}: {name}"))
+            click.echo(safe_text.visible(f"  {'failed' if name in tests.failed else 'undecided'}: {name}"))
     elif not digest:
         click.echo(
             "where it is from is not proven: compare its maker's digest (--digest), or check its signature (--key)",
@@ -256,4 +256,4 @@ def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> Non
 def _named(paths: list[str]) -> str:
     """Files by name, not more than a screen holds; the JSON has all."""
     more = f" and {len(paths) - 20:,} more (--json has all)" if len(paths) > 20 else ""
-    return runner_files.visible(", ".join(paths[:20])) + more
+    return safe_text.visible(", ".join(paths[:20])) + more

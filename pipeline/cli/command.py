@@ -365,7 +365,7 @@ def write_commands(formatter: click.HelpFormatter) -> None:
 
 def write_session_options(formatter: click.HelpFormatter) -> None:
     """The options that `run_settings` gives to commands."""
-    from pipeline.cli.run import run_settings
+    from pipeline.cli.session_options import run_settings
 
     command = run_settings(click.Command("session-options"))
     formatter.write_text(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline.cli.command import Command, Group
 from pipeline.cli.outputs import Outputs, json_option, quiet, write_result
 
@@ -61,7 +61,7 @@ def devices(ctx: click.Context, selector: str, outputs: Outputs, profile_to: str
         else:
             what, why, remedy = "no phone is connected", "the adb server knows no device", CONNECT
         for label, text in (("adb", what), ("why", why), ("remedy", remedy)):
-            click.echo(runner_files.visible(f"{label:<8} {text}"), err=True)
+            click.echo(safe_text.visible(f"{label:<8} {text}"), err=True)
     ready = [facts for facts in (*local, *matching) if facts.readiness is runner_device.Readiness.READY]
     if matching and not ready:
         shown.show_errors(f"{facts.name}: {facts.advice or facts.readiness.value}" for facts in matching)
@@ -139,7 +139,7 @@ def get(name: str, abi: str | None, accept_licence: bool, outputs: Outputs) -> N
 
     def say(line: str) -> None:
         if not quiet():
-            click.echo(runner_files.visible(line), err=True)
+            click.echo(safe_text.visible(line), err=True)
 
     library = fetch.get_library(name, accept_licence=accept_licence, abi=abi or "", say=say)
     file = ort_library.resolve(library.file, abi).facts.path if abi else library.file

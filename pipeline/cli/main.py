@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from device_runner.errors import RunnerError
 from pipeline import __version__
 from pipeline.cli.command import Group, log_level, write_names
@@ -39,7 +39,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 FIRST_PAGE: dict[str, dict[str, tuple[str, str]]] = {
     "From a model to a release": {
         "check": ("cli.partition:check", "Show what NNAPI, CoreML, XNNPACK and GPUs support of a model."),
-        "init": ("cli.run:init", "Write a commented config for a model."),
+        "init": ("cli.init:init", "Write a commented config for a model."),
         "run": ("cli.run:run", "The whole job: convert, check, measure, choose, report."),
         "report": ("cli.bundle:report", "Write the report of stored results again."),
         "prove": ("features.prove:prove", "Test a release in your app's Android library, without a phone."),
@@ -58,9 +58,9 @@ MORE: dict[str, dict[str, tuple[str, str]]] = {
     "Models": {
         "import": ("features.imports:import_model", "Export a trained PyTorch, scikit-learn or TensorFlow model."),
         "partition": ("cli.partition:partition", "Show which nodes a provider supports, why not others, and fixes."),
-        "accuracy": ("cli.convert:accuracy", "Measure how much accuracy a changed model has lost."),
+        "accuracy": ("cli.accuracy:accuracy", "Measure how much accuracy a changed model has lost."),
         "diff": ("features.diff:diff", "Show what changed between two model files, by which optimizer."),
-        "transform": ("cli.convert:transform", "Change a model by steps, and check its outputs."),
+        "transform": ("cli.transform:transform", "Change a model by steps, and check its outputs."),
     },
     "Measurement": {
         "compare": ("features.pairs:compare", "Compare two stored results, and name what changed."),
@@ -178,7 +178,7 @@ class _VisibleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record; lines of a traceback, and those that a message should not have, are marked as such."""
         record.level = record.levelname.lower()
-        return runner_files.visible_lines(super().format(record))
+        return safe_text.visible_lines(super().format(record))
 
 
 @click.group(cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -209,7 +209,7 @@ def show_error(error: BaseException) -> None:
     )
     for label, text in error.lines() if isinstance(error, RunnerError) else internal:
         head = click.style(f"{label}:", fg="red" if label == "error" else "cyan", bold=True)
-        click.echo(f"{head} {runner_files.visible_lines(text)}", err=True)
+        click.echo(f"{head} {safe_text.visible_lines(text)}", err=True)
 
 
 class _ReaderGoneError(Exception):
@@ -281,9 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if debug:
             import traceback
 
-            click.echo(
-                runner_files.visible_lines(traceback.format_exc()), err=True
-            )  # it quotes names out of models, too
+            click.echo(safe_text.visible_lines(traceback.format_exc()), err=True)  # it quotes names out of models, too
             _leave(core_errors.ExitCode.SOME_FAILED)
         recognized = _known(error)
         show_error(recognized)

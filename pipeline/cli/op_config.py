@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from device_runner import files as runner_files
 from device_runner import providers as runner_providers
+from device_runner import safe_text, untrusted_files
 from pipeline.cli.command import Group
 from pipeline.cli.outputs import Outputs, json_option
 from pipeline.core import groups as counting
@@ -138,7 +138,6 @@ def check(
 
     Exits with 4 and lists what is missing.
     """
-    from device_runner import files as runner_files
     from pipeline import required_ops
     from pipeline.required_ops import proof as required_ops_proof
 
@@ -150,7 +149,7 @@ def check(
     findings: tuple[required_ops_proof.LogFinding, ...] = ()
     if log:
         try:
-            text = runner_files.read_regular(log, required_ops_proof.LOG_BYTES).decode("utf-8", "replace")
+            text = untrusted_files.read_regular(log, required_ops_proof.LOG_BYTES).decode("utf-8", "replace")
         except OSError as error:
             raise ConfigError(
                 "cannot read the log", where=str(log), why=error.strerror or str(error), remedy="check the path"
@@ -335,7 +334,7 @@ def _print_missing(missing: "dict[str, tuple[required_ops_proof.Missing, ...]]",
 
 def _show(line: str, *, err: bool = False) -> None:
     """Print a line that holds names from models and logs, which may hold what steers a terminal."""
-    click.echo(runner_files.visible(line), err=err)
+    click.echo(safe_text.visible(line), err=err)
 
 
 def _listed(types: Sequence[str], before: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline.cli.command import QUIET, AnyCommand, together
 from pipeline.core import errors as core_errors
 from pipeline.core import providers as provider_rules
@@ -71,7 +71,7 @@ class Outputs:
         """Write a document, and show lines for people, in which nothing can steer a terminal."""
         self.write_json(document)
         for line in lines if self.text else ():
-            click.echo(runner_files.visible(line))
+            click.echo(safe_text.visible(line))
 
     @property
     def for_ci(self) -> bool:
@@ -104,7 +104,7 @@ class Outputs:
     def show_errors(self, lines: Iterable[str]) -> None:
         """What went wrong, on stderr, where no text says it: with --quiet, or JSON on stdout."""
         for line in () if self.text else lines:
-            click.echo(f"{click.style('error:', fg='red', bold=True)} {runner_files.visible(line)}", err=True)
+            click.echo(f"{click.style('error:', fg='red', bold=True)} {safe_text.visible(line)}", err=True)
 
     def finish(
         self,
@@ -308,7 +308,7 @@ def end(conditions: Iterable[Condition], watched: Iterable[Watched], code: int) 
             concerned = provider in ("", subject.provider, rules.provider if rules else "")
             if concerned and (words := broken(subject)):
                 where = f"{subject.place} with {subject.provider}" if subject.provider else subject.place
-                line = runner_files.visible(f"--fail-on {text}: {where}: {words}")
+                line = safe_text.visible(f"--fail-on {text}: {where}: {words}")
                 click.echo(f"{click.style('error:', fg='red', bold=True)} {line}", err=True)
                 code = max(code, core_errors.ExitCode.CHECK_FAILED)
     return code
@@ -320,8 +320,8 @@ def show_findings(findings: Iterable[Finding]) -> None:
         color = "red" if finding.severity is Severity.ERROR else "yellow"
         where = f"{finding.where}: " if finding.where else ""
         click.echo(
-            f"{click.style(finding.severity.value, fg=color)}: {runner_files.visible(where + finding.what)}", err=True
+            f"{click.style(finding.severity.value, fg=color)}: {safe_text.visible(where + finding.what)}", err=True
         )
         for label, text in (("why", finding.why), ("remedy", finding.remedy)):
             if text:
-                click.echo(f"  {label}: {runner_files.visible(text)}", err=True)
+                click.echo(f"  {label}: {safe_text.visible(text)}", err=True)

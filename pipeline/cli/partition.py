@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.cli.callbacks import release, sizes
 from pipeline.cli.command import Command, together
-from pipeline.cli.options import (
+from pipeline.cli.data_options import data_words, dataset_from
+from pipeline.cli.options import custom_ops_option
+from pipeline.cli.outputs import Condition, Outputs, Watched, end, fail_on_option, json_option, sarif_option
+from pipeline.cli.provider_options import (
     ProviderWords,
     chip_option,
-    custom_ops_option,
-    data_words,
-    dataset_from,
     either,
     provider_names,
     provider_options,
     provider_words,
-    release,
-    sizes,
 )
-from pipeline.cli.outputs import Condition, Outputs, Watched, end, fail_on_option, json_option, sarif_option
 from pipeline.cli.values import one_value
 from pipeline.core import providers as provider_rules
 

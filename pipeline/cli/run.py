@@ -1,7 +1,6 @@
-"""`ort-mobile init` and `ort-mobile run`: a config to start from, and the whole job with what it shows at its end."""
+"""`ort-mobile run`: the whole job, with what it shows at its end."""
 
 import contextlib
-import functools
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,29 +10,22 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from device_runner import files as runner_files
-from device_runner import providers as runner_providers
+from device_runner import safe_text
 from pipeline import config as configs
-from pipeline.cli.command import AnyCommand, Command, SessionOption, together
+from pipeline.cli.command import Command, together
+from pipeline.cli.config_options import config_options
+from pipeline.cli.data_options import data_options, dimension_option, labels_option, preprocess_option
 from pipeline.cli.options import (
-    LEVELS,
-    config_options,
     custom_ops_option,
-    data_options,
     devices_option,
-    dimension_option,
     keep_float_option,
-    labels_option,
     library_option,
     output_option,
-    pairs,
     perf_test_option,
     plugin_option,
     precision_option,
-    preprocess_option,
     progress,
     wait_option,
-    words,
 )
 from pipeline.cli.outputs import Outputs, ci_options, json_option, show_findings
 from pipeline.cli.values import GivenKeys, keys_of, one_value
@@ -41,184 +33,10 @@ from pipeline.core.features import Place
 
 if TYPE_CHECKING:
     from device_runner import options as runner_options
-    from device_runner.spec import RunOptions
     from pipeline.config import Config
     from pipeline.dataset import Dataset
     from pipeline.job import assemble
     from pipeline.job import run as job_run
-
-
-@click.command(cls=Command)
-@click.argument("model", type=click.Path(path_type=Path))
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="File to write.  [default: MODEL's name with .toml, in this folder]",
-)
-@click.option(
-    "--android",
-    metavar="RELEASE",
-    default="",
-    help="Write the target for an app with the Android library of this release, as 1.29.0.",
-)
-@click.option("--ios", is_flag=True, help="Write a target for iOS, too.")
-@data_options
-@dimension_option
-@json_option
-@click.option("--force", is_flag=True, help="Replace an existing file.")
-def init(
-    model: Path,
-    output: Path | None,
-    android: str,
-    ios: bool,
-    data: "Dataset",
-    dimensions: dict[str, int],
-    force: bool,
-    outputs: Outputs,
-) -> None:
-    """Write a commented config for MODEL (an .onnx file), with its inputs and dynamic dimensions filled in.
-
-    Sizes come from test data, from what the graph requires, or are the usual ones for such a model, tried by running
-    it; guesses are marked # GUESSED in the file. Where no size is found, or a text is needed, the line to fill in is
-    marked # FILL IN.
-    """
-    from pipeline.core import files as storage
-    from pipeline.core import releases as ort_releases
-    from pipeline.core.errors import ConfigError
-    from pipeline.job import template
-    from pipeline.model import sources as model_sources
-
-    ships = template.Ships(android=android, ios=ios)
-    if android:
-        ort_releases.read_release(android, "--android")
-    model_sources.require_model_file(model)
-    path = output or Path(f"{model.stem}.toml")
-    if path.exists() and not force:
-        raise ConfigError(
-            "there is a file already", where=str(path), remedy="choose another with --output, or pass --force"
-        )
-    data = template.data_beside(model, data)
-    guess = template.guess_for(model, data, dimensions)
-    storage.write_text(path, template.config_text(model, path.parent, guess, data, ships))
-    outputs.write_json({"config": str(path), "model": str(model), "inputs": guess})
-    if outputs.text:
-        click.echo("inputs:")
-        for line in (*map(str, guess.inputs), *(f"guessed: {line}" for line in template.guessed_lines(guess))):
-            click.echo(f"  {template.safe_line(line)}")
-    if left := template.left_to_user(guess):
-        raise ConfigError(
-            left,
-            where=f"{path}:{template.line_to_fill_in(path)}",
-            why=f"the model does not run with any usual size: {guess.why}" if guess.missing else "no text is guessed",
-            remedy="the config is written: fill in what ends in # FILL IN, then run it",
-        )
-    if outputs.text:
-        if (name := template.campaign_name(model)) != model.stem:
-            click.echo(f"called {name} in the config and in file names, which take A to Z, a to z, 0 to 9 and ._- only")
-        shown = shlex.quote(
-            f"./{path}" if str(path).startswith("-") else str(path)
-        )  # no command takes it for an option
-        fetch = "" if ships.at_hand else f"fetch the library with `ort-mobile library get {ships.library}`, then "
-        click.echo(f"{path}: written; {fetch}run it with `ort-mobile run {shown}`")
-
-
-FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
-
-
-def session_keys() -> tuple[str, ...]:
-    """Keys of [[runs]] that are options by the same name: all session settings but those with options of their own."""
-    from pipeline.config import tables as config_tables
-
-    return tuple(setting.key for setting in config_tables.SESSION_SETTINGS if setting.key not in ("provider", "level"))
-
-
-session_option = functools.partial(click.option, cls=SessionOption)
-
-
-def run_settings(command: AnyCommand) -> AnyCommand:
-    """Add the options of ways to run to a command, which gets `options`, the RunOptions that they ask for."""
-    from pipeline import config as configs
-
-    return together(
-        session_option(
-            "--provider",
-            callback=words(),
-            default="cpu",
-            show_default=True,
-            metavar="NAME,…",
-            help=f"{', '.join(runner_providers.PROVIDERS)}, …",
-        ),
-        session_option(
-            "--nnapi-flags",
-            callback=words((*FLAGS, "all")),
-            metavar="FLAG,…",
-            help=f"NNAPI flags: {', '.join(FLAGS)}; all tries every combination.",
-        ),
-        session_option(
-            "--provider-option", callback=pairs, metavar="KEY=VALUE", multiple=True, help="Provider option; repeatable."
-        ),
-        config_options(configs.RunConfig, *session_keys(), into="keys", cls=SessionOption),
-        session_option(
-            "--level",
-            "levels",
-            callback=words(LEVELS),
-            metavar="LEVEL,…",
-            help=f"Optimization level of the session: {', '.join(LEVELS)}. Of .ort files it decides replay and layouts."
-            "  [default: all]",
-        ),
-        session_option(
-            "--session-config",
-            callback=pairs,
-            metavar="KEY=VALUE",
-            multiple=True,
-            help="Session config entry; repeatable.",
-        ),
-        one_value(
-            "options",
-            options_of,
-            "provider",
-            "nnapi_flags",
-            "provider_option",
-            "keys",
-            "levels",
-            "session_config",
-        ),
-    )(command)
-
-
-def options_of(
-    *,
-    provider: tuple[str, ...],
-    nnapi_flags: tuple[str, ...],
-    provider_option: dict[str, str],
-    keys: "GivenKeys[configs.RunConfig]",
-    levels: tuple[str, ...],
-    session_config: dict[str, str],
-) -> tuple["RunOptions", ...]:
-    """Every combination that the options ask for, legal or not; flags are for NNAPI alone. Raises ConfigError."""
-    import msgspec
-
-    from device_runner.spec import OptimizationLevel
-    from pipeline import config as configs
-    from pipeline.campaign import run_options
-    from pipeline.config import read as config_read
-
-    for _, problem in config_read.provider_problems((), provider):
-        raise problem.at("--provider")
-    options: list[RunOptions] = []
-    for name in provider:
-        facts = runner_providers.provider_named(name)
-        flags = "all" if "all" in nnapi_flags else nnapi_flags
-        table = {
-            "provider": name,
-            "flags": flags if facts.has_flags else (),
-            "options": provider_option if facts.has_options else {},
-            "session_config": session_config,
-            **keys.values,
-        }
-        options += run_options.run_options(msgspec.convert(table, configs.RunConfig))
-    asked = [OptimizationLevel(level) for level in levels] or [OptimizationLevel.ALL]
-    return tuple(msgspec.structs.replace(session, optimization_level=level) for session in options for level in asked)
 
 
 measure_options = config_options(configs.MeasureConfig, "mode", "sustained_seconds", "warmup", "rule", into="measure")
@@ -361,7 +179,7 @@ def run(
         raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
     import msgspec
 
-    from pipeline import config as configs
+    from pipeline.config import read as config_read
     from pipeline.job import run as job_run
 
     if (data.given or data.preprocess or data.labels or dimensions or keep_float) and not model:
@@ -371,7 +189,7 @@ def run(
             ctx,
         )
     settings = (
-        config_of_model(model, data, dimensions) if model else configs.read_config(Path(str(config)), existing=True)
+        config_of_model(model, data, dimensions) if model else config_read.read_config(Path(str(config)), existing=True)
     )
     tables = (msgspec.structs.replace(table, keep_float=keep_float or table.keep_float) for table in settings.models)
     settings = msgspec.structs.replace(settings, models=tuple(tables))
@@ -446,13 +264,13 @@ def show_denied(entries: "Iterable[runner_options.Denied]") -> None:
     for entry in entries:
         model = ", this model" if entry.model_sha256 else ""
         name = f"{run_options.options_name(entry.options)} on {entry.devices.chip}{model}"
-        click.echo(f"denied from now on: {runner_files.visible(name)} ({campaign_denied.deny_list()})", err=True)
+        click.echo(f"denied from now on: {safe_text.visible(name)} ({campaign_denied.deny_list()})", err=True)
 
 
 def nothing_ships(assembled: "assemble.Assembled") -> str:
     """Why nothing is in a bundle, for each model once."""
     reasons = dict.fromkeys(f"{withheld.model}: {withheld.what}" for withheld in assembled.report.withheld)
-    return runner_files.visible(
+    return safe_text.visible(
         "no artifact may ship" + (f" ({'; '.join(reasons)})" if reasons else ": the config has no target")
     )
 
@@ -492,7 +310,7 @@ def show_job(result: "assemble.Assembled", outputs: Outputs) -> None:
     if result.exit_code:
         outputs.show_errors(sections.failed_lines(result.report))
     for device, reason in result.left.items():
-        click.echo(runner_files.visible(f"{device} was left before the end: {reason}"), err=True)
+        click.echo(safe_text.visible(f"{device} was left before the end: {reason}"), err=True)
     show_denied(result.denied)
     show_findings(result.findings)
     folder = result.folder

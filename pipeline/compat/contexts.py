@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner import files as runner_files
 from device_runner import providers as runner_providers
+from device_runner import untrusted_files
 from device_runner.probe import elf as elf_file
 from pipeline.core import releases as ort_releases
 from pipeline.core import variant as core_variant
@@ -191,9 +191,9 @@ def installed_qairt() -> str:
     if package is None or package.origin is None:
         return ""
     try:
-        text = runner_files.read_regular(Path(package.origin).with_name("build_and_package_info.py"), 1 << 16).decode(
-            "utf-8"
-        )
+        text = untrusted_files.read_regular(
+            Path(package.origin).with_name("build_and_package_info.py"), 1 << 16
+        ).decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
     match = re.search(r"^qnn_version = '([\d.]+)'", text, re.MULTILINE)

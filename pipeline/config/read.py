@@ -15,9 +15,9 @@ from typing import TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from device_runner import files as runner_files
 from device_runner import library as ort_library
 from device_runner import providers as runner_providers
+from device_runner import untrusted_files
 from pipeline.config.tables import (
     COMPARING,
     WITHOUT_DROP,
@@ -228,7 +228,7 @@ def read_config(path: Path, *, existing: bool = False) -> Config:
             remedy=f"give it with --model, as in ort-mobile run --model {shlex.quote(str(path))}",
         )
     try:
-        text = runner_files.read_regular(path).decode("utf-8-sig")  # editors on Windows put a mark before it
+        text = untrusted_files.read_regular(path).decode("utf-8-sig")  # editors on Windows put a mark before it
     except FileNotFoundError as error:
         raise ConfigError(
             "no such config file", where=str(path), remedy="check the path, or make one with `ort-mobile init MODEL`"

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner import files as runner_files
+from device_runner import untrusted_files
 from pipeline.convert.request import SessionSettings
 from pipeline.core import custom_ops as core_custom_ops
 from pipeline.core import files as storage
@@ -190,8 +191,8 @@ class Cache:
     def find(self, key: str) -> tuple[core_variant.ConvertedFile, Path] | None:
         """What was made for a key and its file; None when it was not, or when the file is not what was made."""
         try:
-            entry_key, result = runner_files.decode_json(
-                runner_files.read_regular(self.entries / f"{key}.json"), tuple[str, core_variant.ConvertedFile]
+            entry_key, result = untrusted_files.decode_json(
+                untrusted_files.read_regular(self.entries / f"{key}.json"), tuple[str, core_variant.ConvertedFile]
             )
             path = self._object(result)
             if (

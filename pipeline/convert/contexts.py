@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from device_runner import device as runner_device
-from device_runner import files as runner_files
-from device_runner import plugins
+from device_runner import plugins, safe_text, untrusted_files
 from device_runner import providers as runner_providers
 from device_runner.spec import RunOptions, RunSpec, TensorFile
 from pipeline import config as configs
@@ -264,7 +263,7 @@ def _compile(
             remedy=f"`ort-mobile partition MODEL --ep qnn --chip {chip.name}` names what it takes; see docs/npu.md",
         )
     try:
-        session = runner_files.decode_json(runner_files.read_regular(answer), ContextSession)
+        session = untrusted_files.decode_json(untrusted_files.read_regular(answer), ContextSession)
     except (OSError, msgspec.MsgspecError) as error:
         last = (done.stderr.strip().splitlines() or [str(error)])[-1]
         raise MissingError(
@@ -309,7 +308,7 @@ def _wrapper(path: Path) -> "ModelProto":
 
     model = ModelProto()
     try:
-        model.ParseFromString(runner_files.read_regular(path))
+        model.ParseFromString(untrusted_files.read_regular(path))
     except DecodeError as error:
         raise ModelError("this is no context", where=str(path), why="it is no ONNX file", remedy=AGAIN) from error
     return model
@@ -344,7 +343,7 @@ def read_context(path: Path) -> tuple[Path, int]:
         raise ModelError(
             "the binary of this context is not beside it",
             where=str(path),
-            why=f"its ONNX file names {runner_files.visible(named)}",
+            why=f"its ONNX file names {safe_text.visible(named)}",
             remedy="keep both files in one folder, under the names that they were made with",
         )
     return path.parent / named, len(nodes)

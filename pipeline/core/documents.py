@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from device_runner import files as runner_files
+from device_runner import untrusted_files
 from pipeline.core.errors import ConfigError
 
 END = r"$(?!\n)"
@@ -75,7 +75,7 @@ def decode_document(
     Raises as `decode_json`, whose `unique` this is, and ConfigError for a version that this release does not know.
     """
     newest = len(upgrades) + 1
-    version = runner_files.decode_json(content, _Versioned).version
+    version = untrusted_files.decode_json(content, _Versioned).version
     if not 1 <= version <= newest:
         raise ConfigError(
             f"this document has version {version}",
@@ -84,8 +84,8 @@ def decode_document(
             remedy="update ort-mobile if a later release wrote it, or write it again: those of before 1.0 are not read",
         )
     if version == newest:
-        return runner_files.decode_json(content, kind, unique=unique)
-    document = runner_files.decode_json(content, dict[str, Any], unique=unique)
+        return untrusted_files.decode_json(content, kind, unique=unique)
+    document = untrusted_files.decode_json(content, dict[str, Any], unique=unique)
     for upgrade in upgrades[version - 1 :]:
         document = upgrade(document)
     return msgspec.convert(document, kind)

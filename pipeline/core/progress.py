@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from device_runner import files as runner_files
 from device_runner import result as run_result
+from device_runner import safe_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -267,7 +267,7 @@ class Lines:
 def say(line: str) -> None:
     """One line on stderr; nobody reading it is no reason to stop."""
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"{runner_files.visible(line)}\n")
+        sys.stderr.write(f"{safe_text.visible(line)}\n")
         sys.stderr.flush()
 
 

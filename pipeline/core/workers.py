@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from device_runner import files as runner_files
+from device_runner import untrusted_files
 from device_runner.errors import RunnerError
 from device_runner.problem import Problem
 from pipeline.core.errors import CLASSES, ModelError, PipelineError, class_name
@@ -323,7 +323,7 @@ class _Pool(Generic[Result]):
             (length,) = HEADER.unpack_from(child.buffer)
             if len(child.buffer) < HEADER.size + length:
                 break
-            kind, content = runner_files.decode_json(
+            kind, content = untrusted_files.decode_json(
                 bytes(child.buffer[HEADER.size : HEADER.size + length]), tuple[str, msgspec.Raw]
             )
             del child.buffer[: HEADER.size + length]
@@ -332,11 +332,11 @@ class _Pool(Generic[Result]):
                 assert task is not None, "a child answers only what it was asked"  # noqa: S101 - an invariant, not a check of input
                 if kind == VALUE:
                     return TaskOutcome(
-                        task=task, value=runner_files.decode_json(content, _signature(task.call.func)[1])
+                        task=task, value=untrusted_files.decode_json(content, _signature(task.call.func)[1])
                     )
-                return TaskOutcome(task=task, error=_told(kind, runner_files.decode_json(content, Problem)))
+                return TaskOutcome(task=task, error=_told(kind, untrusted_files.decode_json(content, Problem)))
             child.heard_of(self.timeout_seconds)
-            text = runner_files.decode_json(content, str)
+            text = untrusted_files.decode_json(content, str)
             if child.task and text != AT_WORK:
                 self.heard(child.task, text)
         return None
@@ -451,7 +451,7 @@ def _encoded(call: partial[Any], limit: int) -> Call:
 
 
 def _answer(message: bytes) -> Reply:
-    path, given, limit = runner_files.decode_json(message, tuple[str, msgspec.Raw, int])
+    path, given, limit = untrusted_files.decode_json(message, tuple[str, msgspec.Raw, int])
     # Have the system refuse this process more memory of its own; 0 lifts the limit. RLIMIT_DATA counts what all threads
     # allocate, and no file that is mapped: weights stay out of it. It is Linux's; elsewhere there is no limit that the
     # address space that onnxruntime reserves would not break
@@ -464,7 +464,7 @@ def _answer(message: bytes) -> Reply:
     module, _, name = path.partition(":")
     function = getattr(importlib.import_module(module), name)
     try:
-        arguments = runner_files.decode_json(given, _signature(function)[0])
+        arguments = untrusted_files.decode_json(given, _signature(function)[0])
         value = function(**msgspec.structs.asdict(arguments))
     except (RunnerError, OSError) as error:  # not PipelineError alone: device_runner's have a problem, too
         return _failure(os_error(error) if isinstance(error, OSError) else error)

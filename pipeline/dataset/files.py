@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
-from device_runner import files as runner_files
+from device_runner import untrusted_files
 from device_runner.spec import ElementType, TensorFile
 from pipeline.config import tables as config_tables
 from pipeline.core import files as storage
@@ -386,7 +386,7 @@ def _array(file: Path) -> Array:
 
     try:
         array = np.load(file, allow_pickle=False)
-    except (*runner_files.ZIP_ERRORS, SyntaxError) as error:
+    except (*untrusted_files.ZIP_ERRORS, SyntaxError) as error:
         raise _damaged(file, error) from error
     if not isinstance(array, np.ndarray):
         raise _damaged(file, ValueError("it is an archive of arrays; name it .npz"))
@@ -404,7 +404,7 @@ def _archive(file: Path, data: Dataset, takes: Takes) -> Sample:
             inputs = [(key, arrays[key]) for key in arrays.files if key != LABEL or not labelled]
             label = arrays[LABEL] if labelled else None
             _check_arrays([*inputs, *([(LABEL, label)] if labelled else [])], file)
-    except (*runner_files.ZIP_ERRORS, KeyError, SyntaxError) as error:
+    except (*untrusted_files.ZIP_ERRORS, KeyError, SyntaxError) as error:
         raise _damaged(file, error) from error
     return Sample(name=str(file), inputs=_matched(inputs, data, takes, str(file)), label=label)
 
@@ -434,7 +434,7 @@ def _tensor(file: Path) -> tuple[str, Array]:
 
     tensor = onnx.TensorProto()
     try:
-        tensor.ParseFromString(runner_files.read_regular(file, TENSOR_BYTES))
+        tensor.ParseFromString(untrusted_files.read_regular(file, TENSOR_BYTES))
         if tensor.data_location == tensor.EXTERNAL:
             raise _damaged(file, ValueError("its data lie in another file"))  # noqa: TRY301 - reported like the rest
         return tensor.name, numpy_helper.to_array(tensor)
@@ -453,7 +453,7 @@ def _is_stacked(file: Path, takes: Takes) -> bool:
     try:
         with zipfile.ZipFile(file) as archive:
             return {f"{INPUTS}.npy", f"{LABELS}.npy"} <= set(archive.namelist())
-    except runner_files.ZIP_ERRORS:
+    except untrusted_files.ZIP_ERRORS:
         return False
 
 
@@ -483,7 +483,7 @@ def _stacked(file: Path, data: Dataset, takes: Takes) -> Iterator[Sample]:
                 label = _next(file, labels, label_shape, label_dtype)
                 array = _as_input(_next(file, inputs, shape, dtype), info, name)
                 yield Sample(name=name, inputs={info.name: array}, label=label if label_shape else label.item())
-    except (*runner_files.ZIP_ERRORS, SyntaxError) as error:
+    except (*untrusted_files.ZIP_ERRORS, SyntaxError) as error:
         raise _damaged_set(file, str(error) or type(error).__name__) from error
 
 
@@ -556,7 +556,9 @@ def read_labels(file: Path) -> dict[str, tuple[int, str]]:
         return ConfigError("this is no line of labels", where=f"{file}:{line}", why=why, remedy=remedy)
 
     try:
-        reader = csv.reader(runner_files.read_regular(file, LIMIT_BYTES).decode("utf-8-sig").splitlines(), strict=True)
+        reader = csv.reader(
+            untrusted_files.read_regular(file, LIMIT_BYTES).decode("utf-8-sig").splitlines(), strict=True
+        )
         rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from device_runner import device as runner_device
-from device_runner import files as runner_files
 from device_runner import result as run_result
+from device_runner import untrusted_files
 from device_runner.device import DeviceFacts
 from pipeline import __version__
 from pipeline import config as configs
@@ -70,7 +70,7 @@ def stored_config(config: Config) -> Config:
 
 def as_read(value: T) -> T:
     """A value as it is read back from the store: numbers and lists of a config may have become other equal ones."""
-    return runner_files.decode_json(msgspec.json.encode(value), type(value))
+    return untrusted_files.decode_json(msgspec.json.encode(value), type(value))
 
 
 def known_on_network(store: Store, config: Config) -> list[str]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from device_runner import files as runner_files
+from device_runner import untrusted_files
 from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError
 
@@ -140,7 +141,7 @@ def kept_campaigns(folder: Path) -> KeptCampaigns:
     """What a folder keeps of its campaigns, if anything. Raises ConfigError for a bad file."""
     path = folder / storage.KEPT
     try:
-        return runner_files.decode_json(runner_files.read_regular(path), KeptCampaigns)
+        return untrusted_files.decode_json(untrusted_files.read_regular(path), KeptCampaigns)
     except FileNotFoundError:
         return KeptCampaigns()
     except (OSError, msgspec.DecodeError) as error:

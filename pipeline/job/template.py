@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline import config as configs
 from pipeline.config import Config
 from pipeline.core import file_names, workers
@@ -321,7 +322,7 @@ def line_to_fill_in(config: Path) -> int:
 
 def quoted(text: str) -> str:
     """A TOML basic string, in which nothing acts or hides."""
-    return runner_files.INVISIBLE.sub(lambda match: f"\\u{ord(match.group()):04x}", msgspec.json.encode(text).decode())
+    return safe_text.INVISIBLE.sub(lambda match: f"\\u{ord(match.group()):04x}", msgspec.json.encode(text).decode())
 
 
 def _optional(names: tuple[str, ...]) -> str:

@@ -32,7 +32,7 @@ import msgspec
 from device_runner import errors as runner_errors
 from device_runner import files as runner_files
 from device_runner import library as ort_library
-from device_runner import wheels
+from device_runner import safe_text, wheels
 from pipeline.core import abis as core_abis
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.library.kernels import ArmCode, read_arm_code
@@ -88,7 +88,7 @@ def by_client(name: ort_library.NamedLibrary, say: Say = silent) -> tuple[bytes,
             raise MissingError("Maven gave no file")
         addresses = [address for address in FETCHED.findall(output) if address.endswith(name.path)]
         source = (
-            runner_files.public_address(addresses[0].removesuffix(f"/{name.path}"))
+            safe_text.public_address(addresses[0].removesuffix(f"/{name.path}"))
             if addresses
             else "Maven's local repository"
         )
@@ -167,7 +167,7 @@ def by_https(name: ort_library.NamedLibrary, say: Say = silent) -> tuple[bytes, 
                 remedy="try again; if it stays so, something between here and the repository changes files",
             )
         say(f"its {kind} is the one that {base} names")
-        return content, runner_files.public_address(base)
+        return content, safe_text.public_address(base)
     raise MissingError(f"{base} has no checksum of {name.file_name}", remedy="it is not used: fetch it by `mvn`")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from device_runner import files as runner_files
+from device_runner import untrusted_files
 
 MAGIC = b"\xca\xfe\xba\xbe"
 NATIVE, ABSTRACT = 0x0100, 0x0400
@@ -123,9 +123,9 @@ def read_jar(content: bytes, package: str) -> Iterator[JavaClass]:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for info in archive.infolist():
                 if info.filename.startswith(f"{package}/") and info.filename.endswith(".class"):
-                    runner_files.check_unpacked(info, CLASS_BYTES)
+                    untrusted_files.check_unpacked(info, CLASS_BYTES)
                     yield read_class(archive.read(info), budget)
-    except runner_files.ZIP_ERRORS as error:
+    except untrusted_files.ZIP_ERRORS as error:
         raise NotJava(f"this JAR cannot be read: {error}") from error
 
 

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import field
 
 from device_runner import files as runner_files
+from device_runner import untrusted_files
 from device_runner.probe import elf as elf_file
 from pipeline.core import files as storage
 from pipeline.core.errors import CheckFailed, ConfigError
@@ -65,7 +66,7 @@ class XcFramework:
     def release(self, path: Path) -> Release:
         """The line of ONNX Runtime by its header; raises CheckFailed, of the file at `path`, where there is none."""
         try:
-            text = runner_files.read_regular(self._header_folder / HEADER, HEADER_BYTES)
+            text = untrusted_files.read_regular(self._header_folder / HEADER, HEADER_BYTES)
         except OSError:
             text = b""
         version = re.search(rb"#define\s+ORT_API_VERSION\s+(\d{1,4})\b", text)
@@ -128,10 +129,10 @@ def _unpack(path: Path, work: Path) -> None:
                 _require_plain(path, info.filename)
                 if stat.S_ISLNK(info.external_attr >> 16):
                     continue  # of macOS's frameworks; the slices for iOS need none
-                runner_files.check_unpacked(info, left)
+                untrusted_files.check_unpacked(info, left)
                 left -= info.file_size
                 storage.write_bytes(work / info.filename, archive.read(info))
-    except runner_files.ZIP_ERRORS as error:
+    except untrusted_files.ZIP_ERRORS as error:
         raise _no_framework(path, str(error)[:200]) from error
 
 
@@ -155,7 +156,7 @@ def _require_plain(path: Path, name: str) -> None:
 
 def _checked(path: Path, folder: Path, symbol: str, platform: str) -> XcFramework:
     try:
-        document: Any = plistlib.loads(runner_files.read_regular(folder / INFO, INFO_BYTES))
+        document: Any = plistlib.loads(untrusted_files.read_regular(folder / INFO, INFO_BYTES))
         if not isinstance(document, dict) or document.get("CFBundlePackageType") != "XFWK":
             raise _no_framework(path, f"its {INFO} has no CFBundlePackageType XFWK")
         rows = msgspec.convert(document.get("AvailableLibraries"), list[XcSlice])
@@ -228,7 +229,7 @@ def _findings(folder: Path, part: XcSlice, images: Sequence[elf_file.MachOImage]
     if not images[0].static and part.path.endswith(".framework"):
         path = folder / name / part.path / INFO
         try:
-            document = plistlib.loads(runner_files.read_regular(path, INFO_BYTES))
+            document = plistlib.loads(untrusted_files.read_regular(path, INFO_BYTES))
         except (OSError, ValueError, ExpatError, struct.error, IndexError, OverflowError, RecursionError):
             document = {}
         for key in ("CFBundleIdentifier", "MinimumOSVersion"):

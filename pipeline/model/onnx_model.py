@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from device_runner import files as runner_files
+from device_runner import untrusted_files
 from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model.edit import constant_names, copied, keep_only, subgraphs
@@ -236,7 +236,7 @@ def _frame(source: SourceModel, path: Path) -> bytes:
         if not (size := path.stat().st_size):
             raise _not_onnx(source, "the file is empty", "download or export it again")
         with (
-            runner_files.open_regular(path) as opened,
+            untrusted_files.open_regular(path) as opened,
             mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data,
         ):
             head = data[:FOREIGN_BYTES]

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from device_runner import files as runner_files
+from device_runner import untrusted_files
 from pipeline.core.errors import ModelError
 from pipeline.model.edit import all_nodes, copied, plain_domain
 from pipeline.model.ort_format import (
@@ -46,7 +46,7 @@ def read_onnx(path: Path, *, whole: bool = False) -> OrtModel:
     """
     try:
         with (
-            runner_files.open_regular(path) as opened,
+            untrusted_files.open_regular(path) as opened,
             mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data,
             memoryview(data) as view,
         ):

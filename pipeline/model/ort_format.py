@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 
-from device_runner import files as runner_files
+from device_runner import untrusted_files
 from pipeline.core.errors import ModelError
 from pipeline.model.types import BY_CODE
 
@@ -438,7 +438,7 @@ def parse_ort(data: Buffer, source: str, *, inner_types: bool = True) -> OrtMode
 @contextmanager
 def _mapped(path: Path) -> Iterator[Buffer]:
     try:
-        with runner_files.open_regular(path) as file:
+        with untrusted_files.open_regular(path) as file:
             if file.seek(0, 2) == 0:
                 _refuse(str(path), "the file is empty", _REMEDY_BROKEN)
             yield mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed with its last reader

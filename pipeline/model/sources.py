@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from device_runner import files as runner_files
+from device_runner import untrusted_files
 from pipeline.core import file_names
 from pipeline.core.errors import ConfigError, ModelError
 
@@ -91,8 +91,8 @@ def _models_of(path: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
     if path.suffix.lower() == ".zip" or (path.suffix.lower() not in suffixes and zipfile.is_zipfile(path)):
         try:
             with zipfile.ZipFile(path) as opened:
-                count = Counter(info.filename for info in runner_files.files_of(opened))
-        except runner_files.ZIP_ERRORS as error:
+                count = Counter(info.filename for info in untrusted_files.files_of(opened))
+        except untrusted_files.ZIP_ERRORS as error:
             raise ConfigError(
                 "not a readable zip archive", where=str(path), why=str(error), remedy="make the archive anew"
             ) from error
@@ -166,7 +166,7 @@ class Spool:
                 return packed.read(count)
         except KeyError as error:
             raise ModelError("no such member in the archive", where=where, remedy="list the archive") from error
-        except runner_files.ZIP_ERRORS as error:
+        except untrusted_files.ZIP_ERRORS as error:
             raise ModelError(
                 "the archive's member cannot be extracted",
                 where=where,
@@ -200,7 +200,7 @@ class Spool:
             self._extract(archive, archive.getinfo(member), target)
         except KeyError as error:
             raise ModelError("no such member in the archive", where=where, remedy="list the archive") from error
-        except runner_files.ZIP_ERRORS as error:
+        except untrusted_files.ZIP_ERRORS as error:
             raise ModelError(
                 "the archive's member cannot be extracted",
                 where=where,
@@ -210,7 +210,7 @@ class Spool:
 
     def _extract(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
         try:
-            runner_files.check_unpacked(info, MAX_MEMBER_BYTES - self.spooled_bytes)
+            untrusted_files.check_unpacked(info, MAX_MEMBER_BYTES - self.spooled_bytes)
         except OSError as error:
             raise ModelError(
                 "the archive's member is too large",
@@ -296,7 +296,7 @@ def source_bytes(source: SourceModel) -> int:
     """Bytes of a model with the data files that exporters usually put beside it, and those that a small file names; 0
     where they cannot be had.
     """
-    with contextlib.suppress(*runner_files.ZIP_ERRORS, KeyError):
+    with contextlib.suppress(*untrusted_files.ZIP_ERRORS, KeyError):
         if source.member:
             return _archive(source.path).getinfo(source.member).file_size
         path = Path(source.path)

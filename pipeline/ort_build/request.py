@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner import files as runner_files
 from device_runner import providers as runner_providers
+from device_runner import untrusted_files
 from pipeline import config as configs
 from pipeline import required_ops
 from pipeline.config import Config
@@ -279,7 +279,7 @@ def requests_for(
 def _is_campaign(path: Path) -> bool:
     """Campaigns have models; what cannot be read is left to the reader of build files to explain."""
     try:
-        return "models" in core_toml.read_toml(runner_files.read_regular(path).decode("utf-8-sig"), str(path), "")
+        return "models" in core_toml.read_toml(untrusted_files.read_regular(path).decode("utf-8-sig"), str(path), "")
     except (OSError, UnicodeDecodeError, ConfigError):
         return False
 
@@ -326,7 +326,7 @@ def read_build_file(path: Path) -> BuildFile:
     remedy = "compare it with those in build_configs/builds; docs/reference/config.md has the keys"
     try:
         file = msgspec.convert(
-            core_toml.read_toml(runner_files.read_regular(path).decode("utf-8-sig"), str(path), remedy), BuildFile
+            core_toml.read_toml(untrusted_files.read_regular(path).decode("utf-8-sig"), str(path), remedy), BuildFile
         )
     except OSError as error:
         raise ConfigError("the build file cannot be read", where=str(path), why=error.strerror or str(error)) from error

@@ -20,6 +20,7 @@ import msgspec
 
 from device_runner import errors as runner_errors
 from device_runner import files as runner_files
+from device_runner import untrusted_files
 from pipeline import required_ops
 from pipeline.core import errors as core_errors
 from pipeline.core import files as storage
@@ -329,7 +330,7 @@ def run_build(
 def read_record(folder: Path) -> BuildRecord | None:
     """The record of a build in the cache, None when there is none that is whole."""
     try:
-        record = runner_files.decode_json((folder / RECORD).read_bytes(), BuildRecord)
+        record = untrusted_files.decode_json((folder / RECORD).read_bytes(), BuildRecord)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     whole = all(

@@ -20,6 +20,7 @@ import msgspec
 from device_runner import errors as runner_errors
 from device_runner import files as runner_files
 from device_runner import providers as runner_providers
+from device_runner import untrusted_files
 from device_runner.errors import RunnerError
 from pipeline.core import errors as core_errors
 from pipeline.core import files as storage
@@ -94,7 +95,7 @@ def entry_of(ending: str, chip: runner_providers.Chip, *parts: str) -> Path:
 def kept(entry: Path, kind: type[Kept]) -> Kept | None:
     """What an entry has; None where there is none that can be read."""
     try:
-        return runner_files.decode_json(runner_files.read_regular(entry), kind)
+        return untrusted_files.decode_json(untrusted_files.read_regular(entry), kind)
     except (OSError, RunnerError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 

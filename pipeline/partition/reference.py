@@ -12,7 +12,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -47,10 +46,6 @@ from pipeline.partition.answer import (
 from pipeline.partition.rules import claims_of
 from pipeline.partition.shown import undone_for_provider
 from pipeline.partition.subject import open_views, remove_model, write_model, written_bytes
-
-if TYPE_CHECKING:
-    pass
-
 
 EXTERNAL_SINCE = (1, 23)
 """Providers before refuse weights that lie in other files than the model (ep_rules A.4)."""

@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from device_runner import files as runner_files
 from device_runner import providers as runner_providers
+from device_runner import untrusted_files
 from device_runner.spec import RunOptions
 from pipeline.check import many as check_many
 from pipeline.core import files as storage
@@ -285,7 +285,7 @@ def open_subject(
         head = model_sources.Spool(source, work_folder).head(8)
     else:
         try:
-            with runner_files.open_regular(Path(source.path)) as opened:
+            with untrusted_files.open_regular(Path(source.path)) as opened:
                 head = opened.read(8)
         except OSError as error:
             raise ModelError(

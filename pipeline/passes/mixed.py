@@ -11,6 +11,7 @@ import msgspec
 
 from device_runner import files as runner_files
 from device_runner import providers as runner_providers
+from device_runner import untrusted_files
 from pipeline.check import compare as output_compare
 from pipeline.core import abis as core_abis
 from pipeline.core import files as storage
@@ -270,7 +271,7 @@ def search_of(proto: "onnx.ModelProto") -> MixedSearch | None:
     """The search that made a model; None for one that no search made. ModelError when it cannot be read."""
     text = next((entry.value for entry in proto.metadata_props if entry.key == PROPERTY), None)
     try:
-        return runner_files.decode_json(text, MixedSearch) if text is not None else None
+        return untrusted_files.decode_json(text, MixedSearch) if text is not None else None
     except msgspec.DecodeError as error:
         raise ModelError("the record of the search cannot be read", why=str(error), remedy="quantize again") from error
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner import files as runner_files
+from device_runner import untrusted_files
 from device_runner.spec import ElementType
 from pipeline import dataset as datasets
 from pipeline.check import compare as output_compare
@@ -270,7 +270,7 @@ def run_cached(
 
 def _found(cache: Path, entry: Path, key: str, context: PassContext) -> PassResult | None:
     try:
-        kept = runner_files.decode_json(runner_files.read_regular(entry), CachedPasses)
+        kept = untrusted_files.decode_json(untrusted_files.read_regular(entry), CachedPasses)
         path = cache / "objects" / f"{kept.sha256}.onnx"
         if kept.key != key or storage.sha256_of(path) != kept.sha256:
             return None

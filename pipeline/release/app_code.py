@@ -1,29 +1,19 @@
-"""What code for apps needs: session options as lines of code, what ships to which devices, names, templates.
+"""Code for apps: session options as lines of each language, and the buffers of Java.
 
 Names of calls are those of ONNX Runtime 1.20 to 1.31: ai.onnxruntime of Maven's onnxruntime-android,
 onnxruntime_cxx_api.h, and the Objective-C headers ort_session.h as Swift sees them. What a language has no call for is
 written as a comment.
 """
 
-import re
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from device_runner import device as runner_device
 from device_runner import providers as runner_providers
 from device_runner import spec as run_spec
 from device_runner.spec import ElementType, OptimizationLevel, RunOptions
-from pipeline import config as configs
-from pipeline.campaign import run_options
-from pipeline.campaign import tuned as campaign_tuned
-from pipeline.config import Config
-from pipeline.core.errors import ConfigError
-from pipeline.model.signature import TensorInfo
-from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped
+from pipeline.core import providers as provider_rules  # noqa: F401 - their folders bring rows to runner_providers
 from pipeline.release.source_code import (
     Code,
     codes,
@@ -475,168 +465,6 @@ CPP = SessionCalls(
 )
 
 
-def target_of(bundle: Path, manifest: Manifest, platforms: Sequence[str], title: str, target: str | None) -> str:
-    """The target that is meant: `target`, or the only one of these platforms.
-
-    `title` is how messages call the platforms. Raises ConfigError for a target that the bundle does not have.
-    """
-    names = [shipped.target for shipped in manifest.content.ships if shipped.platform in platforms]
-    return _only_target(names, platforms, title, target, "bundle", str(bundle))
-
-
-def target_in(config: Config, platforms: Sequence[str], title: str, target: str | None, where: str) -> configs.Target:
-    """As `target_of`, of a config."""
-    targets = {target.name: target for target in config.targets if target.platform in platforms}
-    return targets[_only_target(targets, platforms, title, target, "config", where)]
-
-
-def _only_target(
-    names: Iterable[str], platforms: Sequence[str], title: str, target: str | None, what: str, where: str
-) -> str:
-    targets = list(dict.fromkeys(names))
-    if not targets:
-        raise ConfigError(
-            f"nothing in this {what} is for {title}",
-            where=where,
-            remedy=f'add a [[targets]] with platform = "{platforms[0]}" to the config'
-            + ", and make the bundle again" * (what == "bundle"),
-        )
-    if target is None and len(targets) > 1:
-        raise ConfigError(
-            f"this {what} has {len(targets)} targets for {title}",
-            where=where,
-            remedy=f"name one with {'--target' if what == 'bundle' else '`target`'}: {', '.join(targets)}",
-        )
-    chosen = target or targets[0]
-    if chosen not in targets:
-        raise ConfigError(
-            f"this {what} has no target {chosen!r} for {title}",
-            where=where,
-            remedy=f"name one that it has: {', '.join(targets)}",
-        )
-    return chosen
-
-
-def class_name(model: str, taken: Container[str], prefixes: tuple[str, ...] = ()) -> str:
-    """The name of a class: `ppocr-v4.det` is PpocrV4Det; none of `taken`, and none that begins as `prefixes`."""
-    name = "".join(_words(model))
-    if not name or name[0].isdigit():
-        return f"Model{name}"
-    return f"{name}Model" if name in taken or name.startswith(prefixes) else name
-
-
-def refuse_equal_names(classes: Iterable[tuple[str, str]]) -> None:
-    """Raise ConfigError when two models, given with the names of their classes, would have one class."""
-    seen: dict[str, str] = {}
-    for model, name in classes:
-        other = seen.setdefault(name.lower(), model)
-        if other != model:
-            raise ConfigError(
-                f"the models {other} and {model} would both have the class {name}",
-                where="[[models]] name",
-                why="a class is named after the letters and digits of its model, and some file systems ignore case",
-                remedy="rename one of them in the config, and make the bundle again",
-            )
-
-
-def identifiers(
-    tensors: Sequence[TensorInfo], taken: Collection[str], alone: str = ""
-) -> Iterator[tuple[TensorInfo, str]]:
-    """Each with an identifier of its own: the letters and digits of its name, numbered where two are equal.
-
-    Neither it nor it with `Shape` behind is in `taken`, or the identifier of another. A name that begins with no letter
-    says nothing: where it is that of the only tensor, `alone` stands for it.
-    """
-    used = set(taken)
-    for tensor in tensors:
-        joined = "".join(_words(tensor.name))
-        name = joined[:1].lower() + joined[1:]
-        if not name or name[0].isdigit():
-            name = alone if alone and len(tensors) == 1 else f"tensor{name}"
-        number, free = 2, name
-        while {free, f"{free}Shape"} & used:
-            free, number = f"{name}_{number}", number + 1
-        used |= {free, f"{free}Shape"}
-        yield tensor, free
-
-
-def _words(text: str) -> list[str]:
-    return [word[:1].upper() + word[1:] for word in re.findall(r"[A-Za-z0-9]+", text)]
-
-
-PICKING = """\
-Pick by the device (Kotlin; `manifest` is the `manifest.json` of this bundle as an `org.json.JSONObject`):
-
-```kotlin
-fun pick(manifest: JSONObject, target: String, model: String): JSONObject {
-    val content = manifest.getJSONObject("content")
-    val rows = content.getJSONArray("selection")
-    val chips = chips() + ""
-    for (index in 0 until rows.length()) {
-        val row = rows.getJSONObject(index)
-        val fits = row.getString("target") == target && row.getString("model") == model &&
-            row.getString("soc") in chips && row.getString("abi") in setOf("", Build.SUPPORTED_ABIS[0]) &&
-            row.getInt("min_api_level") <= Build.VERSION.SDK_INT
-        if (fits) return content.getJSONArray("ships").getJSONObject(row.getInt("ships"))
-    }
-    throw IllegalStateException("no row fits: the last row of each model fits every device")
-}
-
-/** The chip as it was recorded: below API level 31 only the system's properties name it. */
-private fun chips(): Set<String> {
-    if (Build.VERSION.SDK_INT >= 31 && Build.SOC_MODEL != "unknown") {
-        // Letters of a variant may follow, as in SM8550-AC and SM8750P.
-        val chip = Build.SOC_MODEL.substringBefore("-").replace(Regex("^(SM[0-9]+)[A-Z]+$"), "$1")
-        return listOf(Build.SOC_MODEL, chip).flatMap { listOf(it, "${Build.SOC_MANUFACTURER} $it") }.toSet()
-    }
-    fun property(name: String): String =
-        ProcessBuilder("getprop", name).start().inputStream.bufferedReader().use { it.readText().trim() }
-    val names = listOf(@PROPERTIES@)
-    val chip = names.map(::property).firstOrNull { it.isNotEmpty() }
-        ?: return setOf(Build.BOARD, Build.HARDWARE, Build.MODEL)
-    return setOf(chip, "${property("@MAKER@")} $chip".trim())
-}
-```
-""".replace("@PROPERTIES@", ", ".join(f'"{name}"' for name in runner_device.SOC_PROPERTIES)).replace(
-    "@MAKER@", runner_device.SOC_MAKER
-)
-"""How an Android app reads the table; `file` and the first of `runs` of what it returns say what to open and how."""
-
-
-def selection(
-    ships: Sequence[Shipped], classes: Sequence[Sequence[campaign_tuned.TunedClass]]
-) -> Iterator[SelectionRow]:
-    """For each target and model the classes that were told apart, by what ships, then all others."""
-    apart = [shipped for shipped, of_devices in zip(ships, classes, strict=True) if of_devices]
-    for target, model in dict.fromkeys((shipped.target, shipped.model) for shipped in apart):
-        numbers = [number for number, shipped in enumerate(ships) if (shipped.target, shipped.model) == (target, model)]
-        rows = [
-            SelectionRow(
-                target=target, model=model, soc=kind.chip, abi=kind.abi, min_api_level=kind.api_level, ships=number
-            )
-            for number in numbers
-            for kind in classes[number]
-        ]
-        yield from sorted(rows, key=lambda row: (row.soc, row.abi, -row.min_api_level))
-        yield SelectionRow(target=target, model=model, ships=numbers[0])
-
-
-def rows_of(content: Content, target: str) -> dict[str, tuple[SelectionRow, ...]]:
-    """For each model of a target which devices run what, in order; the last row fits every device.
-
-    A model of which no classes were told apart has one row: the first that ships.
-    """
-    by_model: dict[str, tuple[SelectionRow, ...]] = {}
-    for row in content.selection:
-        if row.target == target:
-            by_model[row.model] = (*by_model.get(row.model, ()), row)
-    apart = set(by_model)
-    for number, shipped in enumerate(content.ships):
-        if shipped.target == target and shipped.model not in apart:
-            by_model.setdefault(shipped.model, (SelectionRow(target=target, model=shipped.model, ships=number),))
-    return by_model
-
-
 BUFFERS: dict[ElementType, tuple[str, str, str]] = {
     ElementType.FLOAT32: ("FloatBuffer", "", "FloatBuffer"),
     ElementType.FLOAT64: ("DoubleBuffer", "", "DoubleBuffer"),
@@ -653,51 +481,3 @@ BUFFERS: dict[ElementType, tuple[str, str, str]] = {
 
 ONNX Runtime gives 16-bit floats out as 32-bit ones. Its Java API cannot make tensors of the types that lack here.
 """
-
-
-def contexts_of(content: Content, target: str, model: str, asset: Callable[[str], str]) -> list[dict[str, Any]]:
-    """What the NPU of each chip runs of a target's model, for templates.
-
-    `asset` gives the path among the assets of a file of the bundle.
-    """
-    digests = {file.path: file.sha256 for file in content.files}
-    return [
-        {
-            "chip": context.chip,
-            "generation": runner_providers.CHIPS[context.chip].htp_arch
-            if context.chip in runner_providers.CHIPS
-            else 0,
-            "compatibility": context.compatibility,
-            "min_api_level": context.min_api_level,
-            "asset": asset(context.file),
-            "sha256": digests[context.file],
-            "binary": asset(context.binary),
-            "binary_sha256": digests[context.binary],
-        }
-        for context in content.contexts
-        if (context.target, context.model) == (target, model)
-    ]
-
-
-def selection_text(
-    rows: Sequence[SelectionRow], ships: Sequence[Shipped], platform: str, code: Callable[[str], str]
-) -> Iterator[str]:
-    """The part of a bundle's README.md on one target's rows; nothing where each model runs in one way only.
-
-    `code` shows text as code within a table.
-    """
-    if len({(row.model, row.ships) for row in rows}) == len({row.model for row in rows}):
-        return
-    yield "### Which devices run what\n"
-    yield "The first row of a model that fits the device counts; empty cells fit every device.\n"
-    yield "| model | chip | ABI | API level from | file | session options |\n|---|---|---|---|---|---|"
-    for row in rows:
-        shipped = ships[row.ships]
-        options = code(run_options.options_name(shipped.runs[0]))
-        level = str(row.min_api_level or "")
-        soc, abi = row.soc and code(row.soc), row.abi and code(row.abi)
-        cells = (code(row.model), soc, abi, level, code(shipped.file), options)
-        yield f"| {' | '.join(cells)} |"
-    yield ""
-    if platform == "android":
-        yield PICKING

@@ -11,6 +11,7 @@ from device_runner import files as runner_files
 from device_runner import library as ort_library
 from device_runner import providers as runner_providers
 from device_runner import result as run_result
+from device_runner import safe_text
 from pipeline.campaign import tuned as campaign_tuned
 from pipeline.compat import contexts as npu_contexts
 from pipeline.config import tables as config_tables
@@ -18,7 +19,7 @@ from pipeline.core import files as storage
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ConfigError
 from pipeline.model.signature import TensorInfo
-from pipeline.release.app_code import code_for, selection, selection_text
+from pipeline.release.app_code import code_for
 from pipeline.release.app_fit import ROLLBACK
 from pipeline.release.chip_contexts import gradle_notations, other_phones
 from pipeline.release.manifest import (
@@ -42,6 +43,7 @@ from pipeline.release.manifest import (
     verify_bundle,
 )
 from pipeline.release.sbom import SBOM_FILE, bill_of_materials
+from pipeline.release.selection import selection, selection_text
 
 README_FILE = "README.md"
 
@@ -93,7 +95,7 @@ def readme(
 ) -> str:
     """The text, for a bundle of this name with these parts."""
     signatures = {model.model: model for model in models}
-    parts = [HEAD.format(name=runner_files.visible(name), measured=MEASURED_FILE)]
+    parts = [HEAD.format(name=safe_text.visible(name), measured=MEASURED_FILE)]
     for target in dict.fromkeys(shipped.target for shipped in ships):
         of_target = [shipped for shipped in ships if shipped.target == target]
         parts += _target(of_target)
@@ -299,7 +301,7 @@ def _numbers(value: float | tuple[float, ...]) -> str:
 
 def _code(text: str) -> str:
     """Text as code in Markdown, also within tables."""
-    return f"`{runner_files.visible(text).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+    return f"`{safe_text.visible(text).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
 def make_bundle(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from device_runner.device import DeviceFacts
 from device_runner.spec import RunOptions
 from pipeline import config as configs
@@ -251,7 +251,7 @@ def slower_text(device: str, comparison: run_compare.Comparison) -> str:
     low, high = (tail.low, tail.high) if tail else (comparison.low, comparison.high)
     bounds = f" ({low:.2f} to {high:.2f})" if low is not None and high is not None else ""
     by = f" by the {tail.of.value}" if tail else ""
-    return f"on {runner_files.visible(device)} {comparison.deciding_ratio:.2f} times {comparison.baseline}{by}{bounds}"
+    return f"on {safe_text.visible(device)} {comparison.deciding_ratio:.2f} times {comparison.baseline}{by}{bounds}"
 
 
 MOST_NAMED = 3

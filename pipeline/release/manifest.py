@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from device_runner import files as runner_files
 from device_runner import result as run_result
+from device_runner import safe_text, untrusted_files
 from device_runner import spec as run_spec
 from device_runner.spec import ElementType, RunOptions
 from pipeline.check import compare as output_compare
@@ -461,15 +461,15 @@ def read_manifest(folder: Path) -> Manifest:
             raise _refusal(folder, links)
         if not seal.is_file():
             raise _refusal(folder, [f"missing: {SEAL_FILE}"])
-        text = runner_files.read_regular(path, MANIFEST_BYTES)
+        text = untrusted_files.read_regular(path, MANIFEST_BYTES)
         seal_text = sealed(text)
-        if seal.stat().st_size != len(seal_text) or runner_files.read_regular(seal) != seal_text:
+        if seal.stat().st_size != len(seal_text) or untrusted_files.read_regular(seal) != seal_text:
             raise _refusal(folder, [f"changed: {MANIFEST_FILE} or {SEAL_FILE}"])
     except OSError as error:
         raise _refusal(folder, [_unreadable(Path(error.filename or path).name, error)]) from error
     try:
         manifest = documents.decode_document(text, Manifest, str(path), unique=True)
-        digest = content_digest(runner_files.decode_json(text, dict[str, Any])["content"])
+        digest = content_digest(untrusted_files.decode_json(text, dict[str, Any])["content"])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _refusal(folder, [f"unreadable: {MANIFEST_FILE} ({str(error)[:SHOWN]})"]) from error
     if manifest.content_sha256 != digest:
@@ -490,7 +490,7 @@ def _contradictions(manifest: Manifest) -> list[str]:
         if PurePosixPath(path).as_posix() != path
         or path in OWN_FILES
         or not (
-            runner_files.INVISIBLE.search(path) is None
+            safe_text.INVISIBLE.search(path) is None
             and len(path) <= LONGEST_PATH
             and all(len(part.encode()) <= LONGEST_PART for part in path.split("/"))
         )
@@ -547,7 +547,7 @@ def refuse_foreign(folder: Path) -> None:
             "the bundle's folder is a symbolic link",
             where=str(folder),
             why="making the bundle would replace what it points to: "
-            f"{runner_files.visible(str(folder.readlink()))[:SHOWN]}",
+            f"{safe_text.visible(str(folder.readlink()))[:SHOWN]}",
             remedy="remove the link, which leaves what it points to as it is, or choose another folder",
         )
     if not folder.exists() or (folder / MANIFEST_FILE).is_file():

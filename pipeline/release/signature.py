@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import msgspec
 
 from device_runner import files as runner_files
+from device_runner import safe_text, untrusted_files
 from device_runner.result import Status
 from pipeline.accuracy import result as accuracy_result
 from pipeline.check import library_proof
@@ -132,9 +133,7 @@ def read_private_key(path: Path, passphrase: str | None) -> "EllipticCurvePrivat
         raise core_errors.missing_extra(EXTRA, "cryptography", "bundle sign", error) from error
     content = _key_bytes(path)
     if path.stat().st_mode & 0o044:  # as ssh looks at them
-        log.warning(
-            "others on this computer can read the private key %s: chmod 600 it", runner_files.visible(str(path))
-        )
+        log.warning("others on this computer can read the private key %s: chmod 600 it", safe_text.visible(str(path)))
     try:
         key = load_pem_private_key(content, passphrase.encode() if passphrase else None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -181,7 +180,7 @@ def public_digits(path: str | None, *, as_point: bool = False) -> str:
 
 def _key_bytes(path: Path) -> bytes:
     try:
-        return runner_files.read_regular(path, KEY_BYTES)
+        return untrusted_files.read_regular(path, KEY_BYTES)
     except OSError as error:
         raise _bad_key(path, error.strerror or str(error)) from error
 
@@ -291,7 +290,7 @@ def verify_signature(folder: Path, manifest: Manifest, key: "EllipticCurvePublic
             remedy="ask its maker for the signed bundle; `ort-mobile bundle sign` makes a signature",
         )
     try:
-        statement = signed_statement(runner_files.read_regular(path, OWN_FILES[SIGNATURE_FILE]), key)
+        statement = signed_statement(untrusted_files.read_regular(path, OWN_FILES[SIGNATURE_FILE]), key)
     except (ValueError, OSError) as error:
         raise _refusal(folder, SIGNATURE_FILE, str(error)) from error
     actual = _statement(folder, manifest)
@@ -310,7 +309,7 @@ def signed_statement(content: bytes, key: "EllipticCurvePublicKey") -> Statement
     A file that brings certificates is of the key that the first of them is for; who issued them is not checked.
     """
     try:
-        whole = runner_files.decode_json(content, SignatureBundle, unique=True)
+        whole = untrusted_files.decode_json(content, SignatureBundle, unique=True)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"the file cannot be read ({str(error)[:200]})") from error
     if whole.media_type != MEDIA_TYPE:
@@ -332,7 +331,7 @@ def signed_statement(content: bytes, key: "EllipticCurvePublicKey") -> Statement
     if named != fingerprint(key):
         raise ValueError(f"it names the key {named[:64]}, given is {fingerprint(key)}")
     try:
-        statement = runner_files.decode_json(opened_envelope(whole.envelope, key), Statement[Predicate], unique=True)
+        statement = untrusted_files.decode_json(opened_envelope(whole.envelope, key), Statement[Predicate], unique=True)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"what was signed is no statement on a model ({str(error)[:200]})") from error
     if (statement.type, statement.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):
@@ -342,7 +341,7 @@ def signed_statement(content: bytes, key: "EllipticCurvePublicKey") -> Statement
 
 def _statement(folder: Path, manifest: Manifest) -> Statement[Predicate]:
     """What a signature of a verified bundle says: the manifest has the digests, which were compared with the files."""
-    text = runner_files.read_regular(folder / MANIFEST_FILE, MANIFEST_BYTES)
+    text = untrusted_files.read_regular(folder / MANIFEST_FILE, MANIFEST_BYTES)
     digests = {file.path: file.sha256 for file in manifest.files}
     digests[MANIFEST_FILE] = hashlib.sha256(text).hexdigest()
     digests[SEAL_FILE] = hashlib.sha256(sealed(text)).hexdigest()
@@ -484,10 +483,12 @@ def verify_signed(folder: Path, manifest: Manifest, key: Path) -> Signed:
     if not path.is_file():
         return fingerprint(public), None
     try:
-        envelope = runner_files.decode_json(
-            runner_files.read_regular(path, OWN_FILES[ATTESTATION_FILE]), Envelope, unique=True
+        envelope = untrusted_files.decode_json(
+            untrusted_files.read_regular(path, OWN_FILES[ATTESTATION_FILE]), Envelope, unique=True
         )
-        statement = runner_files.decode_json(opened_envelope(envelope, public), Statement[AttestedTests], unique=True)
+        statement = untrusted_files.decode_json(
+            opened_envelope(envelope, public), Statement[AttestedTests], unique=True
+        )
     except (msgspec.DecodeError, ValueError, RecursionError, OSError) as error:
         raise _refusal(folder, ATTESTATION_FILE, str(error)[:200]) from error
     if (statement.type, statement.predicate_type) != (STATEMENT_TYPE, TESTS_PREDICATE_TYPE):

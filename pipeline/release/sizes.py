@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from math import prod
 
 from device_runner.spec import ElementType
-from pipeline.release.app_code import identifiers, rows_of
+from pipeline.release.code_names import identifiers
 from pipeline.release.manifest import Content, ModelSignature
+from pipeline.release.selection import rows_of
 from pipeline.release.source_code import Code, code
 
 

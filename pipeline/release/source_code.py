@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import jinja2
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline.core.errors import ConfigError
 
 
@@ -88,7 +88,7 @@ def word(text: str) -> Code:
 
 def comment(text: str) -> Code:
     """Text on one line in a comment of any language: nothing that ends one, begins another or goes on behind it."""
-    return Code(re.sub(r"[\\*<>{}?]", "_", runner_files.visible(text)))
+    return Code(re.sub(r"[\\*<>{}?]", "_", safe_text.visible(text)))
 
 
 def java_text(text: str) -> Code:
@@ -139,12 +139,12 @@ def ruby_text(text: str) -> Code:
 
 def xml_text(text: str) -> Code:
     """Text between the tags of XML, which has no control characters."""
-    return Code(escape(NO_XML.sub("_", runner_files.visible(text))))
+    return Code(escape(NO_XML.sub("_", safe_text.visible(text))))
 
 
 def xml_attribute(text: str) -> Code:
     """The value of an attribute of XML, with its quotes."""
-    return Code(quoteattr(NO_XML.sub("_", runner_files.visible(text))))
+    return Code(quoteattr(NO_XML.sub("_", safe_text.visible(text))))
 
 
 ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -167,7 +167,7 @@ def _utf16(char: str) -> list[int]:
 
 def _refused(value: object, why: str) -> ConfigError:
     return ConfigError(
-        f"{runner_files.visible(repr(value))[:200]} cannot be written into source code",
+        f"{safe_text.visible(repr(value))[:200]} cannot be written into source code",
         where="the bundle's manifest",
         why=why,
         remedy="get the bundle from its source again, or make it again",

@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline.core.errors import Finding, Severity
 from pipeline.report import wording
 from pipeline.report.wording import Line, Listing, ListingNote, Part, Section
@@ -84,7 +84,7 @@ def junit(name: str, cases: Sequence[ET.Element]) -> bytes:
 
 
 def _xml(text: str, most: int = NAME_CHARACTERS) -> str:
-    return short(NOT_IN_XML.sub("?", runner_files.visible(text)), most)
+    return short(NOT_IN_XML.sub("?", safe_text.visible(text)), most)
 
 
 LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning"}
@@ -112,7 +112,7 @@ def sarif(findings: Sequence[CiFinding], version: str, source: str = "") -> byte
         identity = "\0".join((finding.code, finding.where, relative(file), text))
         fingerprint = hashlib.sha256(f"{identity}\0{seen[identity]}".encode("utf-8", "replace")).hexdigest()
         seen[identity] += 1
-        location = short(runner_files.visible(finding.where)) or "ort-mobile"
+        location = short(safe_text.visible(finding.where)) or "ort-mobile"
         uri = quote(relative(file or source) or NO_FILE, safe="/")
         where = {
             "logicalLocations": [{"fullyQualifiedName": location}],
@@ -123,7 +123,7 @@ def sarif(findings: Sequence[CiFinding], version: str, source: str = "") -> byte
                 "ruleId": finding.code,
                 "ruleIndex": rules.index(finding.code),
                 "level": LEVELS[finding.severity],
-                "message": {"text": f"{location}: {short(runner_files.visible(finding.text), TEXT_CHARACTERS)}"},
+                "message": {"text": f"{location}: {short(safe_text.visible(finding.text), TEXT_CHARACTERS)}"},
                 "locations": [where],
                 "partialFingerprints": {"ortMobile/v1": fingerprint},
             }
@@ -169,7 +169,7 @@ def annotations(findings: Sequence[CiFinding]) -> Iterator[str]:
 
 def _data(text: str) -> str:
     """Text of a workflow command: one line, in which nothing begins another command."""
-    return runner_files.visible(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return safe_text.visible(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline.core import groups as counting
 from pipeline.core import providers as provider_rules
 from pipeline.partition import answer as claim_answer
@@ -512,13 +512,13 @@ def _operators(places: Sequence[int], nodes: Sequence[node_placement.PlacedNode]
 
 
 def _begun(text: str, length: int) -> str:
-    text = runner_files.visible(text)
+    text = safe_text.visible(text)
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def _cut(text: str) -> tuple[str, str]:
     """A name as it is shown, and the whole where that is longer: it loses its middle, as the ends of names differ."""
-    text = runner_files.visible(text)
+    text = safe_text.visible(text)
     if len(text) <= NAME_LENGTH:
         return text, ""
     return f"{text[: NAME_LENGTH // 3]}…{text[-(NAME_LENGTH - NAME_LENGTH // 3 - 1) :]}", text

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 import jinja2
 import msgspec
 
-from device_runner import files as runner_files
 from device_runner import result as run_result
+from device_runner import safe_text
 from device_runner.result import Status
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import compare as run_compare
@@ -244,7 +244,7 @@ def page_data(report: CampaignReport, measured: Sequence[MeasuredRun]) -> tuple[
         **layout.COLUMNS,
     }
     rows: dict[str, list[Any]] = {
-        column.key: [names.setdefault(runner_files.visible(texts[column.head](row)), len(names)) for row in report.rows]
+        column.key: [names.setdefault(safe_text.visible(texts[column.head](row)), len(names)) for row in report.rows]
         for column in columns
         if column.kind == "text"
     }
@@ -364,7 +364,7 @@ def _template(name: str) -> jinja2.Template:
 
 def _shown(value: object) -> object:
     """Every text that the template puts out goes through here, before it is escaped."""
-    return runner_files.visible(value) if type(value) is str else value
+    return safe_text.visible(value) if type(value) is str else value
 
 
 def _classes(row: Row, shipped: Collection[drawing.RowKey]) -> str:

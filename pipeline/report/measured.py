@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline.check.compare import OutputCheck
 from pipeline.release import choose
 from pipeline.report import wording
@@ -49,7 +49,7 @@ def measured_text(
                 str(row.rounds),
                 wording.size(row.memory_peak_bytes),
             )
-            lines.append(f"| {' | '.join(runner_files.visible(cell).replace('|', '/') for cell in cells)} |")
+            lines.append(f"| {' | '.join(safe_text.visible(cell).replace('|', '/') for cell in cells)} |")
         lines += [""] if rows else ["Not measured on any device.", ""]
         of_artifact = checks.get(artifact.model, {}).get(artifact.variant.name, ())
         given = wording.data_of(of_artifact)

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from device_runner import files as runner_files
 from device_runner import providers as runner_providers
+from device_runner import safe_text
 from pipeline.advice import verdict as advice_verdict
 from pipeline.core import groups as counting
 from pipeline.core import providers as provider_rules
@@ -161,7 +161,7 @@ def _table(model: "fitness.ModelFit") -> Iterator[Line]:
     """Columns for the model as it is, and beside them with sizes."""
     sides = ["as it is"]
     if any(row.fixed for row in model.rows):
-        sides.append(runner_files.visible(f"with {_named(_sizes(model.sizes))}"))
+        sides.append(safe_text.visible(f"with {_named(_sizes(model.sizes))}"))
     table = [[*HEAD] * len(sides)]
     for row in _all_rows(model):
         cells: list[str] = []

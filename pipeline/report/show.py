@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline.report.wording import Line, Listing, Part, Section
 
 GAP = "  "
@@ -39,7 +39,7 @@ def show(parts: Iterable[Part], console: Console | None = None, *, err: bool = F
         if isinstance(line, Listing):
             terminal.print(_table(line))
         else:
-            text = Text.assemble(*((runner_files.visible(span), style) for span, style in line.spans))
+            text = Text.assemble(*((safe_text.visible(span), style) for span, style in line.spans))
             indented = text if line.indent is None else Padding(text, (0, 0, 0, line.indent))
             terminal.print(indented, soft_wrap=err or not line.wrap)
 
@@ -64,7 +64,7 @@ def _table(listing: Listing) -> Table:
     """With a title and a rule under its head as part of a report; else bare."""
     if listing.title:
         table = Table(
-            title=Text(runner_files.visible(listing.title), style="bold"),
+            title=Text(safe_text.visible(listing.title), style="bold"),
             title_justify="left",
             header_style="bold",
             box=box.SIMPLE_HEAD,
@@ -80,7 +80,7 @@ def _table(listing: Listing) -> Table:
             head, justify="right" if right else "left", overflow="fold", no_wrap=right and bool(listing.title)
         )
     for number, row in enumerate(listing.rows):
-        cells = (Text(runner_files.visible(cell), style=listing.marks.get(cell, "")) for cell in row)
+        cells = (Text(safe_text.visible(cell), style=listing.marks.get(cell, "")) for cell in row)
         table.add_row(*cells, style=listing.styles[number] if listing.styles else "")
     return table
 
@@ -88,11 +88,11 @@ def _table(listing: Listing) -> Table:
 def plain_lines(part: Line | Listing) -> Iterator[str]:
     """A line, or title, head and rows of a table, without colours and borders."""
     if isinstance(part, Line):
-        yield f"{'':{part.indent or 0}}{''.join(runner_files.visible(text) for text, _ in part.spans)}".rstrip()
+        yield f"{'':{part.indent or 0}}{''.join(safe_text.visible(text) for text, _ in part.spans)}".rstrip()
         return
     if part.title:
-        yield runner_files.visible(part.title)
-    rows = [part.head, *([runner_files.visible(cell).rstrip() for cell in row] for row in part.rows)]
+        yield safe_text.visible(part.title)
+    rows = [part.head, *([safe_text.visible(cell).rstrip() for cell in row] for row in part.rows)]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     for row in rows:
         cells = zip(part.head, row, widths, strict=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from device_runner import files as runner_files
 from device_runner import result as run_result
+from device_runner import safe_text
 from device_runner.result import Status
 from pipeline.campaign.record import RunRecord
 from pipeline.core import groups as counting
@@ -37,8 +37,8 @@ def encode_trace(
         "traceEvents": events,
         "displayTimeUnit": "ms",
         "otherData": {
-            "name": runner_files.visible(name),
-            "campaign": runner_files.visible(campaign),
+            "name": safe_text.visible(name),
+            "campaign": safe_text.visible(campaign),
             "started_at_us": str(origin),
         },
     }
@@ -71,7 +71,7 @@ def _events(runs: Sequence[RunRecord], stages: Sequence[core_progress.StageTime]
 
 def _process(pid: int, name: str, thread: str) -> Iterator[Event]:
     for what, args in (
-        ("process_name", {"name": runner_files.visible(name)}),
+        ("process_name", {"name": safe_text.visible(name)}),
         ("process_sort_index", {"sort_index": pid}),
         ("thread_name", {"name": thread}),
     ):
@@ -83,7 +83,7 @@ def _slice(pid: int, name: str, start: int, duration: int, args: Mapping[str, An
         "ph": "X",
         "pid": pid,
         "tid": THREAD,
-        "name": runner_files.visible(name),
+        "name": safe_text.visible(name),
         "cat": category,
         "ts": start,
         "dur": duration,
@@ -124,7 +124,7 @@ def _run(pid: int, run: RunRecord, earliest: int) -> Iterator[Event]:
     if failure:
         arguments |= {"failure": failure.code.value, "message": failure.what, "remedy": failure.remedy}
     given = {name: value for name, value in arguments.items() if value != ""}
-    shown = {name: runner_files.visible(value) if isinstance(value, str) else value for name, value in given.items()}
+    shown = {name: safe_text.visible(value) if isinstance(value, str) else value for name, value in given.items()}
     name = f"{run.model}/{run.variant} {run.spec.options.provider}"
     category = "run" if result.status is Status.OK else result.status.value
     yield _slice(pid, name, start, end - start, shown, category)
@@ -141,7 +141,7 @@ def _run(pid: int, run: RunRecord, earliest: int) -> Iterator[Event]:
         at += duration
     for moment, conditions in ((start, result.before), (end, result.after)):
         # What a device reported, a counter for each unit; what it does not report has none.
-        zones = {runner_files.visible(name): celsius for name, celsius in conditions.zones_celsius.items()}
+        zones = {safe_text.visible(name): celsius for name, celsius in conditions.zones_celsius.items()}
         battery = {} if conditions.battery_celsius is None else {"battery": conditions.battery_celsius}
         percent = conditions.battery_percent
         units: dict[str, dict[str, float]] = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from device_runner.result import Status
 from pipeline.check import compare as output_compare
 from pipeline.check.compare import OutputCheck
@@ -342,7 +342,7 @@ OPENING = re.compile(r"^(\s+|[-+=]|\d+[.)])")
 
 def escaped(text: str) -> str:
     """Text that Markdown shows as it is, in a table too: no mark, tag, mention or bare link of its own works."""
-    return SPECIAL.sub(_entities, runner_files.visible(text))
+    return SPECIAL.sub(_entities, safe_text.visible(text))
 
 
 def _entities(match: re.Match[str]) -> str:
@@ -377,7 +377,7 @@ def markdown(title: str, parts: Iterable[Part]) -> str:
                 lines.append(f"- {head}" + (f" *{escaped(note.remedy)}*" if note.remedy else ""))
                 lines += [f"  - {item(place)}" for place in note.places]
                 for language, code in note.code.items():
-                    text = "\n".join(f"  {runner_files.visible(line)}" for line in code)
+                    text = "\n".join(f"  {safe_text.visible(line)}" for line in code)
                     longest = max([2, *(len(ticks) for ticks in re.findall("`+", text))])
                     fence = "`" * (longest + 1)  # longer than any inside
                     lines.append(f"\n  {fence}{language}\n{text}\n  {fence}\n")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from device_runner import files as runner_files
+from device_runner import untrusted_files
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model import ort_format
 from pipeline.model import sources as model_sources
@@ -301,7 +302,9 @@ def parse_merged(text: str, source: str) -> RequiredOps:
 def read_config(path: Path, *, merged: bool = False) -> RequiredOps:
     """`parse` (or `parse_merged`) a file. Raises ConfigError when it cannot be read or is wrong."""
     try:
-        text = runner_files.read_regular(path, CONFIG_BYTES).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        text = (
+            untrusted_files.read_regular(path, CONFIG_BYTES).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        )
     except OSError as error:
         raise ConfigError(
             "cannot read the operator config",

@@ -118,7 +118,7 @@ def test_external_data_that_no_system_can_open_is_an_error_of_the_model(tmp_path
 def test_an_archive_that_would_fill_the_disk_is_refused_before_it_is_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("device_runner.files.SUSPECT_BYTES", 64 << 20)
+    monkeypatch.setattr("device_runner.untrusted_files.SUSPECT_BYTES", 64 << 20)
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("m.onnx", bytes(100 << 20))
     (source,) = find_models([tmp_path / "bomb.zip"])

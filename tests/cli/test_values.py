@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from pipeline import config as configs
 from pipeline.cli.command import together
+from pipeline.cli.config_options import config_options
 from pipeline.cli.main import cli
-from pipeline.cli.options import config_options
 from pipeline.cli.values import GivenKeys, one_value
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from pipeline.features.languages.snippet import asset_folder
-from pipeline.release.app_code import PICKING, kotlin
+from pipeline.release.app_code import kotlin
 from pipeline.release.manifest import read_manifest
+from pipeline.release.selection import PICKING
 from tests.command import ort_mobile
 from tests.consumers.android import check_logits, guide_code, libraries, model_file, reference, unpacked_aar
 from tests.consumers.jars import classpath, jars, run

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.release.app_code import PICKING
+from pipeline.release.selection import PICKING
 from tests.consumers.jars import classpath, jars, run
 from tests.consumers.test_kotlin import COMPILER
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.files import visible
+from device_runner.safe_text import visible
 from pipeline.core.errors import DiskError, PipelineError
 from pipeline.core.file_names import readable_name, safe_name  # fmt: skip
 from pipeline.core.files import make_folder, replacing, scratch, sha256_of, storage_errors, write_bytes, write_text

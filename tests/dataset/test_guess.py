@@ -553,7 +553,7 @@ def test_what_is_measured_is_the_test_data(tmp_path: Path) -> None:
 
 
 def test_values_of_inputs_become_the_feeds(tmp_path: Path) -> None:
-    from pipeline.cli.options import dataset_from
+    from pipeline.cli.data_options import dataset_from
 
     onnx.save(embedded(178), tmp_path / "m.onnx")
     data = dataset_from(None, {"tokens": {"low": 170, "high": 178}})

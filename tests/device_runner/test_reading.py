@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.files import check_unpacked, open_regular, read_regular
+from device_runner.untrusted_files import check_unpacked, open_regular, read_regular
 
 
 def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_usual_members_are_unpacked(size: int, packed: int) -> None:
 FIRST_DECODERS = """
 import sys, threading
 import msgspec
-from device_runner.files import decode_json
+from device_runner.untrusted_files import decode_json
 
 sys.setswitchinterval(1e-6)
 for number in range(40):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.files import decode_json
 from device_runner.result import FailureKind, RunResult
 from device_runner.spec import RunSpec, encode
+from device_runner.untrusted_files import decode_json
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from device_runner.device import open_device
 from device_runner.errors import SpecError
-from device_runner.files import decode_json
 from device_runner.result import Failure, FailureKind, RunResult, Status, utc_now
 from device_runner.spec import ELEMENT_BYTES, ONNX_CODES, ElementType, RunOptions, RunSpec, decode_spec, encode
+from device_runner.untrusted_files import decode_json
 
 TEXT = st.text(max_size=40)
 NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.:|/+-]{0,40}", fullmatch=True)

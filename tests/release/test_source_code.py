@@ -11,7 +11,7 @@ import jinja2
 import pytest
 from jinja2 import nodes
 
-from device_runner.files import visible
+from device_runner.safe_text import visible
 from pipeline.core.errors import ConfigError
 from pipeline.release import source_code
 from pipeline.release.source_code import FILTERS, Code

@@ -12,8 +12,8 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from device_runner.files import visible
 from device_runner.result import Conditions, Status
+from device_runner.safe_text import visible
 from pipeline.report import drawing, html, layout
 from pipeline.report.decision import MOST_CARDS
 from pipeline.report.model import CampaignReport, make_rows

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from device_runner.files import visible
+from device_runner.safe_text import visible
 from device_runner.spec import RunOptions
 from pipeline.check.compare import OutputCheck
 from pipeline.config import Platform, Target

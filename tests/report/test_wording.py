@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.files import visible
+from device_runner.safe_text import visible
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict, OutputDrift
 from pipeline.campaign.record import FailureRow, Host
 from pipeline.check.compare import OutputCheck

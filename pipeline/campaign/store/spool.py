@@ -17,6 +17,7 @@ import msgspec
 from sqlalchemy import exc
 
 from device_runner import files as runner_files
+from device_runner import untrusted_files
 from pipeline.campaign.record import RunRecord
 from pipeline.core import files as storage
 from pipeline.core.errors import PipelineError
@@ -104,7 +105,7 @@ def waiting_runs(spool: Path) -> Iterator[tuple[Path, RunRecord]]:
     for path in sorted(spool.glob("*.json")):
         try:
             content = path.read_bytes()
-            run = runner_files.decode_json(content, RunRecord)
+            run = untrusted_files.decode_json(content, RunRecord)
         except (OSError, msgspec.MsgspecError) as error:
             log.warning("%s: left out: %s", path, error)
             continue

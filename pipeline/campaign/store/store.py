@@ -13,8 +13,8 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from device_runner import files as runner_files
 from device_runner import result as run_result
+from device_runner import safe_text, untrusted_files
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
@@ -189,7 +189,7 @@ class Store:
             raise StoreError(
                 f"a run of {row['device']} cannot be stored: a row of {there.device} is in its place",
                 where=self.where,
-                why=runner_files.visible(f"the host {there.host or '?'} entered it as {_name_of_run(row)}"),
+                why=safe_text.visible(f"the host {there.host or '?'} entered it as {_name_of_run(row)}"),
                 remedy="ask whose login that host has, and submit the campaign again",
             )
         return False
@@ -276,8 +276,8 @@ class Store:
     def _leave_out(self, row: Mapping[Any, Any], error: StoreError, left_out: list[Finding] | None = None) -> None:
         if not self.shared:
             raise error
-        what = runner_files.visible(f"{_name_of_run(row)} was left out: {error.why}")
-        where = runner_files.visible(" at the host ".join(filter(None, (row["device"], row["host"]))))
+        what = safe_text.visible(f"{_name_of_run(row)} was left out: {error.why}")
+        where = safe_text.visible(" at the host ".join(filter(None, (row["device"], row["host"]))))
         if left_out is None:
             log.warning("%s: %s: %s", row["campaign_id"], where, what)
         else:
@@ -385,7 +385,7 @@ class Store:
         self._check("campaigns", f"the campaign {row['id']}", row)
         text, document, unreadable = row["document"], None, ""
         try:
-            document = None if text == "null" else runner_files.decode_json(text, campaign_record.JobRecord)
+            document = None if text == "null" else untrusted_files.decode_json(text, campaign_record.JobRecord)
         except msgspec.ValidationError as error:
             unreadable = str(error)
         return CampaignRecord(
@@ -436,7 +436,7 @@ class Store:
 
     def _decode(self, text: str, kind: type[T], name: str) -> T:
         try:
-            return runner_files.decode_json(text, kind)
+            return untrusted_files.decode_json(text, kind)
         except (msgspec.DecodeError, TypeError) as error:
             raise StoreError(
                 f"{name} cannot be read from the database",

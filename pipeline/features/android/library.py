@@ -49,7 +49,7 @@ from pipeline.features.android.runtime import (
     write_runtime,
 )
 from pipeline.features.packages import release as packages_release
-from pipeline.release import app_code, chip_contexts, signature, source_code
+from pipeline.release import chip_contexts, selection, signature, source_code, target_choice
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import shipped as release_shipped
 
@@ -499,8 +499,8 @@ def android_library(
     named = maven_module(table.group, table.artifact or default_artifact(content.name), version)
     java = java_package(table.package, named)
     java_compiler()
-    target = app_code.target_of(bundle, manifest, ("android",), "Android", table.target)
-    rows = [row for selected in app_code.rows_of(content, target).values() for row in selected]
+    target = target_choice.target_of(bundle, manifest, ("android",), "Android", table.target)
+    rows = [row for selected in selection.rows_of(content, target).values() for row in selected]
     ships = tuple(content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
     telemetry = table.telemetry is not configs.Telemetry.OFF
     abis = {abi for shipped in ships for abi in shipped.abis}
@@ -556,7 +556,7 @@ def check_config(config: Config) -> None:
             why="what is published under a version never changes",
             remedy="write version in [release], or give --version",
         )
-    target = app_code.target_in(config, ("android",), "Android", table.target, "[release.android]")
+    target = target_choice.target_in(config, ("android",), "Android", table.target, "[release.android]")
     named = maven_module(table.group, table.artifact or default_artifact("models"), config.release.version)
     java_package(table.package, named)
     if table.ai_pack:

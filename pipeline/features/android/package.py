@@ -27,7 +27,7 @@ from pipeline.core.releases import Release
 from pipeline.features.android import protection
 from pipeline.features.packages import objections as package_objections
 from pipeline.model.signature import TensorInfo
-from pipeline.release import app_code, chip_contexts, guards, source_code, tensor_texts
+from pipeline.release import app_code, chip_contexts, code_names, guards, selection, source_code, tensor_texts
 from pipeline.release import bundle as release_bundle
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import sizes as release_sizes
@@ -134,11 +134,13 @@ def java_sources(
     two models would have classes of one name.
     """
     content = manifest.content
-    models = [_model(content, target, model, rows, assets) for model, rows in app_code.rows_of(content, target).items()]
+    models = [
+        _model(content, target, model, rows, assets) for model, rows in selection.rows_of(content, target).items()
+    ]
     for model in models:  # sizes of one model have their copies, and those of their weights, in one folder
         alike = [other["kept"] for other in models if other["copies"] == model["copies"]]
         model["kept"] = sorted(set().union(*alike))
-    app_code.refuse_equal_names((model["name"], model["class_name"]) for model in models)
+    code_names.refuse_equal_names((model["name"], model["class_name"]) for model in models)
     release = min(ort_releases.line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
     contexts = [context for context in content.contexts if context.target == target]
     guards = list(protection.GUARDS) if guard and any(model["guarded"] for model in models) else []
@@ -208,7 +210,7 @@ def _sizes(
         title = sizes[-1].model
         model, inputs = classes[java_class(title)], tuple(release_sizes.sized_inputs(sizes, UNUSABLE))
         name = java_class(f"{title} sizes")
-        app_code.refuse_equal_names([(title, name), *((other["name"], other["class_name"]) for other in models)])
+        code_names.refuse_equal_names([(title, name), *((other["name"], other["class_name"]) for other in models)])
         if model["typed"]:
             filled = [tensor for tensor in inputs if tensor.filled]
             buffers = {tensor["identifier"]: tensor["java_type"] for tensor in model["inputs"]}
@@ -242,7 +244,7 @@ def is_taken(name: str) -> bool:
 
 def java_class(model: str) -> str:
     """The name of a model's class."""
-    return app_code.class_name(model, TAKEN, ("Ort", "Onnx", GUARD_NAMES))
+    return code_names.class_name(model, TAKEN, ("Ort", "Onnx", GUARD_NAMES))
 
 
 def _model(
@@ -260,7 +262,7 @@ def _model(
             remedy="leave the provider out of [[runs]] for Android, and make the bundle again",
         )
     places = {name: index for index, (name, _) in enumerate(ways)}
-    contexts = app_code.contexts_of(content, target, model, partial(asset_path, assets))
+    contexts = selection.contexts_of(content, target, model, partial(asset_path, assets))
     inputs = list(_inputs(signature))
     parameters = [parameter for tensor in inputs for parameter in tensor["parameters"]]
     gpu = any(runner_providers.provider_named(options.provider).gpu for _, options in ways)
@@ -341,7 +343,7 @@ def _java_type(tensor: TensorInfo, *, output: bool = False) -> source_code.Code 
 
 
 def _inputs(signature: bundle_manifest.ModelSignature) -> Iterator[dict[str, Any]]:
-    for tensor, own_name in app_code.identifiers(signature.inputs, UNUSABLE):
+    for tensor, own_name in code_names.identifiers(signature.inputs, UNUSABLE):
         kind = _java_type(tensor)
         if not kind:
             continue
@@ -366,7 +368,7 @@ def _inputs(signature: bundle_manifest.ModelSignature) -> Iterator[dict[str, Any
 
 
 def _outputs(signature: bundle_manifest.ModelSignature) -> Iterator[dict[str, Any]]:
-    for index, (tensor, own_name) in enumerate(app_code.identifiers(signature.outputs, UNUSABLE, "output")):
+    for index, (tensor, own_name) in enumerate(code_names.identifiers(signature.outputs, UNUSABLE, "output")):
         kind = _java_type(tensor, output=True)
         if kind:
             value = source_code.Code("((OnnxTensor) result.get({}))").format(index)
@@ -527,7 +529,7 @@ def pack_name(folder: Path) -> str:
 
 def device_groups(content: bundle_manifest.Content, target: str) -> tuple[DeviceGroup, ...]:
     """Groups by chip, those that get the same together; the last one has what all other devices may open."""
-    tables = app_code.rows_of(content, target).values()
+    tables = selection.rows_of(content, target).values()
     contexts = [context for context in content.contexts if context.target == target]
     chips = sorted(
         {chip for rows in tables for row in rows if (chip := _chip(row))}

@@ -8,8 +8,8 @@ import zipfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from device_runner import files as runner_files
 from device_runner import library as ort_library
+from device_runner import untrusted_files
 from device_runner.probe import elf as elf_file
 from device_runner.probe.elf import NotElf
 from pipeline.core import files as storage
@@ -100,7 +100,7 @@ def _members(archive: Path) -> frozenset[str]:
     try:
         with zipfile.ZipFile(archive) as opened:
             return frozenset(opened.namelist())
-    except runner_files.ZIP_ERRORS as error:
+    except untrusted_files.ZIP_ERRORS as error:
         raise _no_runtime(archive, str(error)) from error
 
 
@@ -166,9 +166,9 @@ def _check_classes(archive: Path, libraries: Sequence[ort_library.Library]) -> N
 def _content(archive: Path, member: str) -> bytes:
     try:
         with zipfile.ZipFile(archive) as opened:
-            runner_files.check_unpacked(opened.getinfo(member), MOST_BYTES)
+            untrusted_files.check_unpacked(opened.getinfo(member), MOST_BYTES)
             return opened.read(member)
-    except runner_files.ZIP_ERRORS as error:
+    except untrusted_files.ZIP_ERRORS as error:
         raise _no_runtime(archive, f"{member}: {error}") from error
 
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 
-from device_runner import files as runner_files
 from device_runner import library as ort_library
-from device_runner import plugins
+from device_runner import plugins, untrusted_files
 from device_runner.probe import elf as elf_file
 from device_runner.probe.elf import NotElf
 from pipeline.compat import contexts as npu_contexts
@@ -94,7 +93,7 @@ class Inspector:
             before = len(self.libraries), len(self.models)
             try:
                 self._look(member)
-            except runner_files.ZIP_ERRORS as error:
+            except untrusted_files.ZIP_ERRORS as error:
                 raise unreadable(self.path, member.path, error) from error
             if max(len(self.libraries), len(self.models)) > MOST_PARTS:
                 raise unreadable(self.path, "", ValueError(f"it has over {MOST_PARTS:,} native libraries or models"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from device_runner import files as runner_files
+from device_runner import untrusted_files
 from device_runner.probe import elf as elf_file
 from pipeline.core.errors import ConfigError
 
@@ -97,7 +98,7 @@ def read_members(path: Path) -> Iterator[Member]:
         yield from _folder(path)
         return
     try:
-        with runner_files.open_regular(path) as file:
+        with untrusted_files.open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             zipped = file.read(2) == b"PK"
     except OSError as error:
@@ -153,7 +154,7 @@ class _Archives:
         try:
             with _Directory(io.FileIO(file)) as opened, zipfile.ZipFile(opened) as archive:
                 opened.directory_read = True
-                infos = runner_files.files_of(archive)
+                infos = untrusted_files.files_of(archive)
                 if len(infos) > MOST_MEMBERS:
                     raise OSError(f"it has {len(infos):,} members; at most {MOST_MEMBERS:,} are read")
                 for info in infos:
@@ -169,14 +170,14 @@ class _Archives:
                             f"its member {name[:200]!r} is packed by method {info.compress_type}: neither stored nor "
                             "deflated"
                         )
-                    runner_files.check_unpacked(info, MEMBER_BYTES)
+                    untrusted_files.check_unpacked(info, MEMBER_BYTES)
                     member = self._member(archive, opened, info, prefix)
                     if depth < DEPTH and info.filename.lower().endswith(NESTED) and member.head(2) == b"PK":
                         with member.as_file() as copy:
                             yield from self.members(copy, member.path, depth + 1)
                     else:
                         yield member
-        except runner_files.ZIP_ERRORS as error:
+        except untrusted_files.ZIP_ERRORS as error:
             raise unreadable(self.path, prefix, error) from error
 
     def _member(self, archive: zipfile.ZipFile, file: IO[bytes], info: zipfile.ZipInfo, prefix: str) -> Member:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline.cli import command as cli_command
 from pipeline.cli import options as cli_options
 from pipeline.cli import outputs as cli_outputs
@@ -78,7 +78,7 @@ def apple(
     with swift_package(bundle, manifest, table) as package:
         new = write_package(package, output)
     for line in package.warnings:
-        click.echo(runner_files.visible(f"warning: {line}"), err=True)
+        click.echo(safe_text.visible(f"warning: {line}"), err=True)
     outputs.show_lines(
         {
             "package": str(output),

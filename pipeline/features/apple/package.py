@@ -37,7 +37,7 @@ from pipeline.features.apple.sources import (
 from pipeline.features.packages import objections as package_objections
 from pipeline.features.packages import release as packages_release
 from pipeline.library import xcframework
-from pipeline.release import app_code, guards, signature
+from pipeline.release import app_code, code_names, guards, selection, signature, target_choice
 from pipeline.release import custom_ops as release_custom_ops
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import shipped as release_shipped
@@ -140,7 +140,7 @@ def check_config(config: Config) -> None:
     table = config.release.apple
     if table is None:
         return
-    target = app_code.target_in(config, PLATFORMS, "iOS or macOS", table.target, "[release.apple]")
+    target = target_choice.target_in(config, PLATFORMS, "iOS or macOS", table.target, "[release.apple]")
     with opened_runtime(table) as runtime:
         _versions_for(release_shipped.release_for(target), target.platform, table, runtime)
 
@@ -170,7 +170,7 @@ def swift_package(
     Raises ConfigError for names, targets, releases, types and providers that Swift or its package manager refuse, and
     as `opened_runtime` does.
     """
-    target = app_code.target_of(bundle, manifest, PLATFORMS, "iOS or macOS", table.target)
+    target = target_choice.target_of(bundle, manifest, PLATFORMS, "iOS or macOS", table.target)
     platform = next(shipped.platform for shipped in manifest.content.ships if shipped.target == target)
     with contextlib.ExitStack() as stack:
         runtime = stack.enter_context(opened_runtime(table))
@@ -197,8 +197,8 @@ def _package(
 ) -> SwiftPackage:
     """`archive` is where the ZIP of `runtime`, a build of ONNX Runtime, goes until the package is written."""
     content = manifest.content
-    ships = [content.ships[row.ships] for rows in app_code.rows_of(content, target).values() for row in rows]
-    module = table.name or f"{app_code.class_name(content.name, ())}Models"
+    ships = [content.ships[row.ships] for rows in selection.rows_of(content, target).values() for row in rows]
+    module = table.name or f"{code_names.class_name(content.name, ())}Models"
     words = SWIFT_WORDS | TAKEN | SYSTEM_MODULES
     if not NAME.fullmatch(module) or module in words or module.lower() in OTHER_MODULES:
         raise ConfigError(
@@ -394,7 +394,7 @@ def write_package(package: SwiftPackage, folder: Path) -> bool:
 
 def warnings(content: bundle_manifest.Content, target: str) -> Iterator[str]:
     """What differs from what was measured, or is left out, because the Objective-C API has no call for it."""
-    for model, rows in app_code.rows_of(content, target).items():
+    for model, rows in selection.rows_of(content, target).items():
         ways = [options for shipped in ships_of(content, rows) for options in shipped.runs]
         for name, options in {run_options.options_name(options): options for options in ways}.items():
             if missing := app_code.lacks(app_code.SWIFT, options):
@@ -407,7 +407,7 @@ def warnings(content: bundle_manifest.Content, target: str) -> Iterator[str]:
 
 def _left_out(content: bundle_manifest.Content, target: str) -> Iterator[str]:
     """The outputs that classes do not give, where they give others."""
-    for model in app_code.rows_of(content, target):
+    for model in selection.rows_of(content, target):
         for tensor in content.signature(model).outputs:
             if tensor.dtype not in ELEMENTS:
                 yield (

@@ -13,7 +13,7 @@ from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release
 from pipeline.model.signature import TensorInfo
-from pipeline.release import app_code, guards, source_code, tensor_texts
+from pipeline.release import app_code, code_names, guards, selection, source_code, tensor_texts
 from pipeline.release import bundle as release_bundle
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import sizes as release_sizes
@@ -91,9 +91,9 @@ def swift_sources(
     guards = list(GUARDS) if guard else []
     models = [
         _model(content, name, rows, release, module, guard=bool(guards))
-        for name, rows in app_code.rows_of(content, target).items()
+        for name, rows in selection.rows_of(content, target).items()
     ]
-    app_code.refuse_equal_names((model["name"], model["class_name"]) for model in models)
+    code_names.refuse_equal_names((model["name"], model["class_name"]) for model in models)
     guards = guards if any(model["guarded"] for model in models) else []
     common: dict[str, object] = {
         "bundle": content.name,
@@ -111,7 +111,7 @@ def swift_sources(
     for sizes in release_sizes.sizes_of(content, target):
         title = sizes[-1].model
         name = swift_class(f"{title} sizes", module)
-        app_code.refuse_equal_names([(title, name), *((model["name"], model["class_name"]) for model in models)])
+        code_names.refuse_equal_names([(title, name), *((model["name"], model["class_name"]) for model in models)])
         sources[f"{name}.swift"] = render(
             "Sizes.swift",
             class_name=name,
@@ -131,7 +131,7 @@ def swift_sources(
 
 def swift_class(model: str, module: str) -> str:
     """The name of a model's class in a module; a class with the module's own name would hide the module."""
-    return app_code.class_name(model, TAKEN | {module, f"{module}Error"}, ("ORT", "CC_", GUARD_NAMES))
+    return code_names.class_name(model, TAKEN | {module, f"{module}Error"}, ("ORT", "CC_", GUARD_NAMES))
 
 
 def is_taken(name: str) -> bool:
@@ -252,7 +252,7 @@ def _tensors(
     tensors: Sequence[TensorInfo], text: Callable[[TensorInfo], source_code.Code], alone: str = ""
 ) -> Iterator[dict[str, Any]]:
     """Inputs or outputs as Swift expressions; where a shape is not `fixed`, it is a parameter of `run`."""
-    for tensor, own_name in app_code.identifiers(tensors, SWIFT_WORDS | OWN_NAMES, alone):
+    for tensor, own_name in code_names.identifiers(tensors, SWIFT_WORDS | OWN_NAMES, alone):
         if tensor.dtype is None:
             continue
         element, ort_type = ELEMENTS[tensor.dtype]

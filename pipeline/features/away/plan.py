@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from device_runner import files as runner_files
+from device_runner import untrusted_files
 from device_runner.spec import RunOptions
 from pipeline import config as configs
 from pipeline.campaign import record as campaign_record
@@ -99,7 +99,7 @@ def kept_plan(folder: Path, digest: str) -> KeptPlan | None:
     """The plan of a package that a job's folder keeps; None for another job's. Raises ConfigError for a damaged one."""
     path = folder / PACKAGES / f"{digest}.json"
     try:
-        kept = runner_files.decode_json(runner_files.read_regular(path, PLAN_BYTES), KeptPlan)
+        kept = untrusted_files.decode_json(untrusted_files.read_regular(path, PLAN_BYTES), KeptPlan)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:

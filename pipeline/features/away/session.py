@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_runner import files as runner_files
+from device_runner import safe_text, untrusted_files
 from device_runner.errors import RunnerError
 from pipeline.core.errors import ConfigError
 
@@ -53,7 +53,7 @@ class FolderFiles(SessionFiles):
         try:
             if stat.S_ISLNK(path.lstat().st_mode):
                 raise RunnerError(f"{name} is a link", where=str(path), why="a session has plain files alone")
-            return runner_files.read_regular(path, limit_bytes)
+            return untrusted_files.read_regular(path, limit_bytes)
         except FileNotFoundError:
             return None
 
@@ -66,7 +66,7 @@ class ArchiveFiles(SessionFiles):
         self.archive = archive
         self.members = {
             info.filename[len(folder) :]: info
-            for info in runner_files.files_of(archive)
+            for info in untrusted_files.files_of(archive)
             if info.filename.rpartition("/")[0] == folder.rstrip("/")
         }
 
@@ -77,7 +77,7 @@ class ArchiveFiles(SessionFiles):
             return None
         if info.external_attr >> 16 and not stat.S_ISREG(info.external_attr >> 16):
             raise RunnerError(f"{name} is no plain file", where=self.where, why="a session has plain files alone")
-        runner_files.check_unpacked(info, limit_bytes)
+        untrusted_files.check_unpacked(info, limit_bytes)
         with self.archive.open(info) as file:
             content = file.read(limit_bytes + 1)
         if len(content) > limit_bytes:
@@ -109,11 +109,11 @@ def opened_sessions(paths: list[Path]) -> Iterator[list[PackageSession]]:
                 raise ConfigError(
                     "there is no such session", where=str(path), remedy="name a folder, or a ZIP archive of one"
                 ) from error
-            except (RunnerError, *runner_files.ZIP_ERRORS) as error:
+            except (RunnerError, *untrusted_files.ZIP_ERRORS) as error:
                 raise ConfigError(
                     "the session cannot be read",
                     where=str(path),
-                    why=runner_files.visible(str(error))[:300],
+                    why=safe_text.visible(str(error))[:300],
                     remedy="bring it once more: a folder as the package wrote it, or a ZIP archive of it",
                 ) from error
             if not opened:
@@ -147,8 +147,8 @@ def _in_folder(path: Path) -> list[SessionFiles]:
 
 
 def _in_archive(path: Path, stack: contextlib.ExitStack) -> list[SessionFiles]:
-    archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(runner_files.open_regular(path))))
-    infos = runner_files.files_of(archive)
+    archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(untrusted_files.open_regular(path))))
+    infos = untrusted_files.files_of(archive)
     names = Counter(info.filename for info in infos)
     if len(infos) > MOST_FILES:
         raise RunnerError(f"there are more than {MOST_FILES:,} files")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline.core import groups as counting
 from pipeline.features.diff.changes import GraphDiff
 from pipeline.features.diff.graph import FileGraph
@@ -133,9 +133,9 @@ def _side(
 
 
 def _cut(text: str) -> str:
-    text = runner_files.visible(text)
+    text = safe_text.visible(text)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _clean(text: str) -> str:
-    return escape(runner_files.visible(text))
+    return escape(safe_text.visible(text))

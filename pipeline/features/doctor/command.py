@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli import command as cli_command
+from pipeline.cli import data_options
 from pipeline.cli import options as cli_options
 from pipeline.cli import outputs as cli_outputs
 from pipeline.cli import run as cli_run
@@ -40,7 +41,7 @@ def show_checks(ctx: click.Context, _param: click.Parameter, value: bool) -> Non
     show_default=True,
     help="Time for everything. What does not fit is reported as not tested.",
 )
-@cli_options.dimension_option
+@data_options.dimension_option
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -49,7 +50,7 @@ def show_checks(ctx: click.Context, _param: click.Parameter, value: bool) -> Non
     help="Folder of the database of its runs.",
 )
 @click.option("--resume", is_flag=True, help="Resume the last interrupted diagnosis of this model.")
-@cli_options.data_options
+@data_options.data_options
 @cli_run.run_conditions
 @click.option(
     "--list",

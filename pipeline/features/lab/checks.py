@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Connection
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline.campaign.store import Store, StoreError
 from pipeline.campaign.store import tables as store_tables
 from pipeline.core.errors import ConfigError
@@ -93,7 +93,7 @@ def release(store: Store, device: str, *, sound: bool) -> None:
     if not store.write(lambda connection: connection.scalar(change)):
         held = ", ".join(in_quarantine(store)) or "none"
         raise ConfigError(
-            f"no device {runner_files.visible(device)!r} is in quarantine",
+            f"no device {safe_text.visible(device)!r} is in quarantine",
             where="lab release",
             why=f"there are: {held}",
             remedy="`ort-mobile lab status` lists them with their reasons",

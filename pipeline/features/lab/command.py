@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline.cli import command as cli_command
 from pipeline.cli import options as cli_options
 from pipeline.cli import outputs as cli_outputs
@@ -168,9 +168,7 @@ def work_command(database: str | None, devices: tuple[str, ...], once: bool, hoo
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopped)
-    say = (
-        (lambda _line: None) if cli_outputs.quiet() else (lambda line: click.echo(runner_files.visible(line), err=True))
-    )
+    say = (lambda _line: None) if cli_outputs.quiet() else (lambda line: click.echo(safe_text.visible(line), err=True))
     work(_database(database), devices, stop, once=once, say=say, called=called)
 
 
@@ -208,7 +206,7 @@ def wait_command(
 
     def say(line: str) -> None:
         if not cli_outputs.quiet():
-            click.echo(runner_files.visible(line), err=True)
+            click.echo(safe_text.visible(line), err=True)
 
     try:
         ends = wait_for(_database(database), campaigns, timeout, threading.Event(), say)
@@ -252,7 +250,7 @@ def priority_command(campaign: str, priority: int, database: str | None) -> None
         record = found_campaign(store, campaign)
         count = prefer(store, record.id, priority)
         done = f"priority {priority} on {counting.counted(count, 'device')}"
-        click.echo(runner_files.visible(f"{record.id}: {done if count else 'nothing is left to do'}"))
+        click.echo(safe_text.visible(f"{record.id}: {done if count else 'nothing is left to do'}"))
 
 
 @lab.command("cancel")
@@ -268,7 +266,7 @@ def cancel_command(campaign: str, database: str | None) -> None:
         record = found_campaign(store, campaign)
         count = cancel_jobs(store, record.id)
         done = f"{counting.counted(count, 'device')} cancelled; each stops after the run that it is in"
-        click.echo(runner_files.visible(f"{record.id}: {done if count else 'nothing was left to cancel'}"))
+        click.echo(safe_text.visible(f"{record.id}: {done if count else 'nothing was left to cancel'}"))
 
 
 @lab.command("golden")
@@ -321,7 +319,7 @@ def release_command(device: str, sound: bool, database: str | None) -> None:
     with campaign_store.open_store(_database(database)) as store:
         release(store, device, sound=sound)
         what = "what it measured counts" if sound else "what it measured since its last good check stays in doubt"
-        click.echo(runner_files.visible(f"{device}: given back to the lab; {what}"))
+        click.echo(safe_text.visible(f"{device}: given back to the lab; {what}"))
 
 
 @lab.command("close")

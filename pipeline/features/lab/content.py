@@ -10,7 +10,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline.campaign.store import Store, StoreError
 from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError
@@ -46,7 +46,7 @@ def checked_id(campaign: str) -> str:
     """The id of a campaign, a folder's name on hosts; raises StoreError for one that could lead elsewhere."""
     if not re.fullmatch(CAMPAIGN_ID, campaign):
         raise _refused(
-            f"{runner_files.visible(campaign)[:200]!r} is no id of a campaign",
+            f"{safe_text.visible(campaign)[:200]!r} is no id of a campaign",
             "an id has letters, digits and .:_- only",
         )
     return campaign
@@ -54,14 +54,9 @@ def checked_id(campaign: str) -> str:
 
 def file_in(folder: Path, name: str) -> Path:
     """Where a campaign's file of that name lies in a folder; raises StoreError for a name that leads out of it."""
-    shown = f"{runner_files.visible(name)[:200]!r} is no name of a campaign's file"
+    shown = f"{safe_text.visible(name)[:200]!r} is no name of a campaign's file"
     parts = name.split("/")
-    if (
-        not re.fullmatch(FILE_NAME, name)
-        or {".", ".."} & set(parts)
-        or runner_files.visible(name) != name
-        or "\\" in name
-    ):
+    if not re.fullmatch(FILE_NAME, name) or {".", ".."} & set(parts) or safe_text.visible(name) != name or "\\" in name:
         raise _refused(shown, "names are artifacts/FILE, reference/MODEL/FILE and libraries/FILE, without `..`")
     path = folder / name
     if max(len(part.encode()) for part in parts) > LONGEST_PART or not path.resolve().is_relative_to(folder.resolve()):
@@ -73,7 +68,7 @@ def checked_files(files: Iterable[LabFile]) -> list[LabFile]:
     """The files of a campaign; raises StoreError for sizes or digests that cannot be, or more than a host takes."""
     checked, total = list(files), 0
     for file in checked:
-        shown = runner_files.visible(file.name)[:200]
+        shown = safe_text.visible(file.name)[:200]
         if not re.fullmatch("[0-9a-f]{64}", file.sha256):
             raise _refused(f"the file {shown!r} has no SHA-256", "a host compares what it fetched with it")
         if not 0 <= file.size_bytes <= MOST_BYTES:

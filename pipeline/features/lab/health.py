@@ -22,6 +22,7 @@ from sqlalchemy.engine import Connection
 from device_runner import device as runner_device
 from device_runner import files as runner_files
 from device_runner import result as run_result
+from device_runner import safe_text, untrusted_files
 from device_runner.device import Device, DeviceFacts
 from device_runner.result import RunResult, Status
 from pipeline.campaign import measure as campaign_measure
@@ -180,7 +181,7 @@ class Examiner:
         earlier = (_ratio(check) for check in reversed(known))
         if not reason or not (outcome.failed or is_drift(outcome, earlier)):
             return ""
-        self.session.call("lab_quarantine", self.facts.name, runner_files.visible(reason)[: lab_queue.MOST_REASON])
+        self.session.call("lab_quarantine", self.facts.name, safe_text.visible(reason)[: lab_queue.MOST_REASON])
         log.warning("%s: in quarantine: %s", self.facts.name, reason)
         return f"in quarantine: {reason}"
 
@@ -271,7 +272,7 @@ def _ratio(check: "sa.Row[Any]") -> float | None:
     if check.good:
         return None
     try:
-        return runner_files.decode_json(check.note, lab_checks.CheckNote).ratio
+        return untrusted_files.decode_json(check.note, lab_checks.CheckNote).ratio
     except msgspec.DecodeError:
         return None
 

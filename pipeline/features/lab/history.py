@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from device_runner import files as runner_files
 from device_runner import result as run_result
+from device_runner import untrusted_files
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult
 from pipeline.campaign import record as campaign_record
@@ -138,7 +138,7 @@ def _campaigns(store: Store, device: str, most: int) -> Iterator[_Campaign]:
         device_runs = store.read(lambda connection, query=of_device: list(connection.execute(query).all()))  # type: ignore[misc]
         facts = None
         with suppress(msgspec.DecodeError):  # of a later release
-            facts = runner_files.decode_json(campaign.document, DeviceFacts)
+            facts = untrusted_files.decode_json(campaign.document, DeviceFacts)
         yield _Campaign(campaign.id, campaign.name, facts, device_runs)
 
 
@@ -174,7 +174,7 @@ def _result(store: Store, key: int) -> RunResult | None:
         lambda connection: connection.scalar(sa.select(store_tables.runs.c.result).where(store_tables.runs.c.id == key))
     )
     try:
-        return runner_files.decode_json(text or "", RunResult)
+        return untrusted_files.decode_json(text or "", RunResult)
     except msgspec.DecodeError:
         return None
 

@@ -26,6 +26,7 @@ from msgspec import Meta
 from device_runner import device as runner_device
 from device_runner import files as runner_files
 from device_runner import local as local_device
+from device_runner import safe_text, untrusted_files
 from device_runner.errors import RunnerError
 from pipeline.config import tables as config_tables
 from pipeline.core import file_names
@@ -108,7 +109,7 @@ def read_hooks(path: Path) -> Hooks:
     """The hooks of a file; raises ConfigError for what they cannot be, MissingError for no file."""
     remedy = "docs/lab.md has examples: [reserve] and [release] with `command` or `url`"
     try:
-        text = runner_files.read_regular(path).decode()
+        text = untrusted_files.read_regular(path).decode()
     except FileNotFoundError as error:
         raise MissingError("there is no such file", where=str(path), remedy="name the file of --hooks") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -129,7 +130,7 @@ def read_hooks(path: Path) -> Hooks:
         elif hook.command and (hook.json is not None or hook.token_file or hook.method != "POST"):
             why = "`method`, `json` and `token_file` belong to a `url`"
         elif hook.url and not is_web_address(hook.url):
-            why = f"{runner_files.visible(hook.url)!r} is no http or https address"
+            why = f"{safe_text.visible(hook.url)!r} is no http or https address"
         elif PLACE.search(urlsplit(hook.url).netloc):
             why = "a name in braces cannot stand for a server"
         elif unknown:
@@ -171,7 +172,7 @@ def call(hook: Hook, name: str, reservation: Reservation) -> None:
     if bad := [value for value in values.values() if not PLAIN.fullmatch(value)]:
         raise HookError(
             f"the {name} hook is not called",
-            why=f"the name {runner_files.visible(bad[0])!r} could be read as more than a name",
+            why=f"the name {safe_text.visible(bad[0])!r} could be read as more than a name",
             remedy="give the device or host another name",
         )
 
@@ -188,7 +189,7 @@ def call(hook: Hook, name: str, reservation: Reservation) -> None:
         why = f"it had not ended after {hook.timeout_seconds:g} s"
         raise HookLateError(f"the {name} hook takes too long", why=why, remedy=remedy)
     if said:
-        raise HookError(f"the {name} hook failed", why=runner_files.visible(said), remedy=remedy)
+        raise HookError(f"the {name} hook failed", why=safe_text.visible(said), remedy=remedy)
 
 
 def said_by_command(command: list[str], folder: Path, seconds: float) -> str | None:
@@ -232,7 +233,7 @@ def said_by_server(hook: Hook, url: str, fill: Callable[[str], str]) -> str | No
         headers["Content-Type"] = "application/json"
     if hook.token_file:
         try:
-            headers["Authorization"] = f"Bearer {runner_files.read_regular(Path(hook.token_file)).decode().strip()}"
+            headers["Authorization"] = f"Bearer {untrusted_files.read_regular(Path(hook.token_file)).decode().strip()}"
         except (OSError, UnicodeDecodeError) as error:
             return f"{hook.token_file} cannot be read: {error}"
     said: list[str] = []
@@ -288,7 +289,7 @@ class Reservations:
         devices = []
         for path in sorted(self.folder.glob("*.json")) if self.hooks.release else ():
             with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):  # nothing that was written here
-                devices.append(runner_files.decode_json(runner_files.read_regular(path), Reservation).device)
+                devices.append(untrusted_files.decode_json(untrusted_files.read_regular(path), Reservation).device)
         return [device for device in devices if device not in self.idle]
 
     @contextmanager

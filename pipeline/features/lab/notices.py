@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from device_runner import files as runner_files
+from device_runner import safe_text
 from device_runner.errors import RunnerError
 from pipeline.campaign.store import Store
 from pipeline.features.lab import hooks
@@ -58,9 +59,7 @@ def tell(
     except (RunnerError, OSError) as error:
         failure = str(error)
     # an address may have a secret in it, which no log gets
-    shown = runner_files.visible(failure.replace(address, "its address") if address else failure)[
-        : lab_queue.MOST_REASON
-    ]
+    shown = safe_text.visible(failure.replace(address, "its address") if address else failure)[: lab_queue.MOST_REASON]
     what = f"{campaign}: {'its address' if kind == URL else 'the hook `ended`'}"
     if failure:
         log.warning("%s was not told of its end: %s", what, shown)

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Connection, Engine
 
-from device_runner import files as runner_files
+from device_runner import safe_text, untrusted_files
 from device_runner.device import DeviceFacts
 from pipeline.campaign.store import Store, StoreError, refusals, spool
 from pipeline.core import files as storage
@@ -154,7 +154,7 @@ class LabSession:
 
         Gives those that it may not have: a host of another login has them, and is alive.
         """
-        noted = runner_files.visible(" ".join(note.split()))[:MOST_NOTE]
+        noted = safe_text.visible(" ".join(note.split()))[:MOST_NOTE]
         others = self.call("lab_live", versions, noted, texts(devices), texts(devices.values()))
         return tuple(others) if isinstance(others, list) else ()
 
@@ -236,7 +236,7 @@ def attached_devices(store: Store) -> dict[str, DeviceFacts]:
     for device in rows:
         if device.silent_seconds < ATTACHED_SECONDS:
             try:
-                devices[device.name] = runner_files.decode_json(device.document, DeviceFacts)
+                devices[device.name] = untrusted_files.decode_json(device.document, DeviceFacts)
             except msgspec.DecodeError as error:
                 log.warning("%s: left out: %s", device.name, error)
     return devices
@@ -320,7 +320,7 @@ def change_job(session: LabSession, job: LabJob, state: str, reason: str = "", a
 
     A reason may quote a device.
     """
-    text = runner_files.visible(" ".join(reason.split()))[:MOST_REASON]
+    text = safe_text.visible(" ".join(reason.split()))[:MOST_REASON]
     session.call("lab_change", job.campaign_id, job.device, state, job.attempts if attempts is None else attempts, text)
 
 
@@ -351,7 +351,7 @@ def end_stage(session: LabSession, campaign: str, chosen: Mapping[str, str], rea
         "lab_end_stage",
         campaign,
         sa.literal(again, JSONB),
-        runner_files.visible(" ".join(reason.split()))[:MOST_REASON],
+        safe_text.visible(" ".join(reason.split()))[:MOST_REASON],
     )
 
 

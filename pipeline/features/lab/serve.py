@@ -28,7 +28,7 @@ from urllib.parse import parse_qsl, quote, unquote
 import msgspec
 import sqlalchemy as sa
 
-from device_runner import files as runner_files
+from device_runner import untrusted_files
 from device_runner.errors import RunnerError
 from device_runner.result import Status
 from pipeline import __version__
@@ -369,7 +369,7 @@ def read_token(file: Path | None, environment: Mapping[str, str] = os.environ) -
         text = (
             environment.get(TOKEN_VARIABLE, "")
             if file is None
-            else runner_files.read_regular(file, 64 << 10).decode("ascii")
+            else untrusted_files.read_regular(file, 64 << 10).decode("ascii")
         )
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("the token cannot be read", where=where, why=str(error), remedy=_NEW_TOKEN) from error

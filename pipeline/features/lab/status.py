@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from device_runner import files as runner_files
 from device_runner import providers as runner_providers
+from device_runner import safe_text, untrusted_files
 from pipeline.campaign import store as campaign_store
 from pipeline.campaign.store import Store
 from pipeline.core import groups as counting
@@ -40,7 +40,7 @@ def state_of(store: Store, campaign: str | None = None) -> dict[str, Any]:
     for host in lab_queue.lab_hosts(store):
         versions: dict[str, str] = {}
         with suppress(msgspec.DecodeError):  # what a host wrote that is none of ours
-            versions = runner_files.decode_json(host["versions"], dict[str, str])
+            versions = untrusted_files.decode_json(host["versions"], dict[str, str])
         state = "silent" if host["silent_seconds"] > lab_queue.SILENT_SECONDS else "working"
         hosts.append({**host, "versions": versions, "state": state})
     for name, facts in lab_queue.attached_devices(store).items():
@@ -107,7 +107,7 @@ def campaign_state(store: Store, campaign: str, name: str) -> dict[str, Any]:
 
 def status_lines(state: dict[str, Any]) -> Iterator[str]:
     """The state of a lab for a terminal, which nothing in it can steer: others wrote it."""
-    yield from map(runner_files.visible, _lines(state))
+    yield from map(safe_text.visible, _lines(state))
 
 
 def _lines(state: dict[str, Any]) -> Iterator[str]:

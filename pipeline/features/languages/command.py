@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline.cli import command as cli_command
 from pipeline.cli import options as cli_options
 from pipeline.cli import outputs as cli_outputs
@@ -47,11 +47,11 @@ def snippet(
     from pipeline.features.languages.guarded import guarded
     from pipeline.features.languages.snippet import LANGUAGES, lost, openings, other_release, state_texts
     from pipeline.features.languages.snippet import snippet as code_for
-    from pipeline.release import app_code, chip_contexts, signature
+    from pipeline.release import chip_contexts, signature, target_choice
     from pipeline.release import sizes as release_sizes
 
     manifest = signature.verified_bundle(bundle, key)
-    target_name = app_code.target_of(bundle, manifest, LANGUAGES[language].platforms, f"{language} apps", target)
+    target_name = target_choice.target_of(bundle, manifest, LANGUAGES[language].platforms, f"{language} apps", target)
     opened = openings(manifest.content, target_name, model)
     contexts = [
         context
@@ -77,6 +77,6 @@ def snippet(
     files += [Path(path).name for path in chip_contexts.shipped_files(contexts)]
     outputs.write_json({"target": target_name, "code": code, "files": files, "lost": missing, "runtime": others})
     for line in (*missing, *others, *untested):
-        click.echo(runner_files.visible(f"warning: {line}"), err=True)
+        click.echo(safe_text.visible(f"warning: {line}"), err=True)
     if outputs.text:
         click.echo(code, nl=False)

@@ -15,7 +15,7 @@ from pipeline.campaign import run_options
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ConfigError
 from pipeline.features.languages import guarded as guarding
-from pipeline.release import app_code, chip_contexts, guards, source_code
+from pipeline.release import app_code, chip_contexts, code_names, guards, selection, source_code
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import sizes as release_sizes
 
@@ -91,12 +91,12 @@ class Opening:
     @property
     def type_name(self) -> str:
         """The model as part of a name in other languages."""
-        return app_code.class_name(self.model, ())
+        return code_names.class_name(self.model, ())
 
     @property
     def name(self) -> str:
         """What the guard of C++ calls the model: the classes of one model share a sample."""
-        return app_code.class_name(self.title, ())
+        return code_names.class_name(self.title, ())
 
 
 def open_code(
@@ -284,7 +284,7 @@ def openings(content: bundle_manifest.Content, target: str, model: str | None) -
 
     Raises ConfigError for a model that does not ship there, and two whose functions would have one name.
     """
-    tables = app_code.rows_of(content, target)
+    tables = selection.rows_of(content, target)
     if model is not None and model not in tables:
         raise ConfigError(
             f"the model {model!r} does not ship to {target}",
@@ -310,7 +310,7 @@ def openings(content: bundle_manifest.Content, target: str, model: str | None) -
                         weights=(weights.rpartition("/")[2], digests[weights]) if weights else (),
                         where="; ".join(classes) or "every device",
                         ways=shipped.runs,
-                        contexts=app_code.contexts_of(content, target, name, f"{folder}/{{}}".format),
+                        contexts=selection.contexts_of(content, target, name, f"{folder}/{{}}".format),
                     )
                 )
     seen: dict[str, str] = {}

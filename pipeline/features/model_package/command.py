@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from device_runner import files as runner_files
+from device_runner import safe_text
 from pipeline.cli import command as cli_command
 from pipeline.cli import options as cli_options
 from pipeline.cli import outputs as cli_outputs
@@ -27,13 +27,13 @@ def package(bundle: Path, output: Path, target: str | None, key: Path | None, ou
     said. The bundle is verified first: give the maker's public key (--key) for one that is not your own.
     """
     from pipeline.features.model_package.writer import model_package, write_package
-    from pipeline.release import app_code, signature
+    from pipeline.release import signature, target_choice
 
     manifest = signature.verified_bundle(bundle, key)
-    name = app_code.target_of(bundle, manifest, PLATFORMS, "model packages", target)
+    name = target_choice.target_of(bundle, manifest, PLATFORMS, "model packages", target)
     made = model_package(bundle, manifest, name)
     write_package(made, output)
     for line in made.lost:
-        click.echo(runner_files.visible(f"warning: {line}"), err=True)
+        click.echo(safe_text.visible(f"warning: {line}"), err=True)
     document = {"package": str(output), "target": name, "variants": made.variants, "lost": made.lost}
     outputs.show_lines(document, (*(f"variant  {variant}" for variant in made.variants), f"package  {output}"))

@@ -19,7 +19,7 @@ from device_runner.spec import RunOptions
 from pipeline.campaign import run_options
 from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError
-from pipeline.release import app_code
+from pipeline.release import app_code, selection
 from pipeline.release import manifest as bundle_manifest
 
 MANIFEST = "manifest.json"
@@ -52,7 +52,7 @@ def model_package(bundle: Path, manifest: bundle_manifest.Manifest, target: str)
     components: dict[str, object] = {}
     files: dict[str, storage.VerifiedFile] = {}
     lost: list[str] = []
-    for model, rows in app_code.rows_of(content, target).items():
+    for model, rows in selection.rows_of(content, target).items():
         ships = [content.ships[number] for number in dict.fromkeys(row.ships for row in rows)]
         contexts = [npu for npu in content.contexts if (npu.target, npu.model) == (target, model)]
         variants: dict[str, object] = {}

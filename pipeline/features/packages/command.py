@@ -75,7 +75,7 @@ def release_all(
     """
     from msgspec.structs import replace
 
-    from device_runner import files as runner_files
+    from device_runner import safe_text
     from pipeline import config as configs
     from pipeline.core import errors as core_errors
     from pipeline.features.packages.release import check_config, early_findings, gate_findings, make_release
@@ -107,7 +107,7 @@ def release_all(
     for package in packages:
         names |= package.names
         for warning in package.warnings:
-            click.echo(runner_files.visible(f"warning: {warning}"), err=True)
+            click.echo(safe_text.visible(f"warning: {warning}"), err=True)
     outputs.write_json({**cli_run.job_document(result), "signed_by": signed and signed[0], "packages": names})
     if outputs.text:
         click.echo(f"signed   {signed[0] if signed else 'by nobody'}")

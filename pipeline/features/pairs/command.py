@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from pipeline.cli import callbacks, data_options, session_options
 from pipeline.cli import command as cli_command
 from pipeline.cli import options as cli_options
 from pipeline.cli import outputs as cli_outputs
-from pipeline.cli import run as cli_run
 from pipeline.cli.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def library_names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     """A callback for libraries: each a file that is there, or a name such as android:1.29.0."""
-    return tuple(cli_options.library_name(ctx, param, value) or "" for value in values)
+    return tuple(callbacks.library_name(ctx, param, value) or "" for value in values)
 
 
 @click.command(cls=cli_command.Command)
@@ -102,7 +102,7 @@ class GateOrder:
 )
 @click.option(
     "--base-library",
-    callback=cli_options.library_name,
+    callback=callbacks.library_name,
     metavar="FILE|NAME",
     help="libonnxruntime of the base.  [default: --library]",
 )
@@ -132,16 +132,16 @@ class GateOrder:
     metavar="PERCENT",
     help="Smallest slowdown that counts.",
 )
-@cli_run.run_settings
+@session_options.run_settings
 @click.option(
     "--dimension",
     "dimensions",
-    callback=cli_options.sizes,
+    callback=callbacks.sizes,
     metavar="NAME=N",
     multiple=True,
     help="Size of a dynamic dimension of model files, by its name or as INPUT[AXIS]; repeatable.",
 )
-@cli_options.data_options
+@data_options.data_options
 @cli_options.custom_ops_option
 @click.option(
     "--output",

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 
-from device_runner import files as runner_files
+from device_runner import untrusted_files
 from device_runner.result import Status
 from pipeline.campaign import changed_facts
 from pipeline.campaign import record as campaign_record
@@ -60,7 +60,7 @@ def read_side(text: str) -> report_model.CampaignReport:
         has_database = (path / storage.DATABASE).is_file() or (campaign and job_stored.has_campaigns(path))
         return _stored(path, None, campaign) if has_database else _of_document(path / storage.RESULTS)
     try:
-        head = runner_files.read_regular(path, job_stored.REPORT_BYTES)[: len(SQLITE)]
+        head = untrusted_files.read_regular(path, job_stored.REPORT_BYTES)[: len(SQLITE)]
     except OSError as error:
         raise ConfigError("the file cannot be read", where=str(path), why=str(error)) from error
     folder = path.parent if path.name == storage.DATABASE else None
@@ -69,7 +69,7 @@ def read_side(text: str) -> report_model.CampaignReport:
 
 def _of_document(path: Path) -> report_model.CampaignReport:
     try:
-        content = runner_files.read_regular(path, job_stored.REPORT_BYTES)
+        content = untrusted_files.read_regular(path, job_stored.REPORT_BYTES)
     except OSError as error:
         raise ConfigError(
             f"there is no {storage.RESULTS} here",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli import command as cli_command
+from pipeline.cli import data_options, session_options
 from pipeline.cli import options as cli_options
 from pipeline.cli import outputs as cli_outputs
 from pipeline.cli import run as cli_run
@@ -36,9 +37,9 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
 )
 @cli_options.wait_option
 @cli_options.library_option
-@cli_run.run_settings
-@cli_options.dimension_option
-@cli_options.data_options
+@session_options.run_settings
+@data_options.dimension_option
+@data_options.data_options
 @click.option("--rounds", type=click.IntRange(1, 10_000), default=5, show_default=True, help="New processes per file.")
 @click.option(
     "--min-runs",

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from pipeline.cli import callbacks, provider_options
 from pipeline.cli import command as cli_command
 from pipeline.cli import options as cli_options
 from pipeline.cli import outputs as cli_outputs
@@ -15,7 +16,7 @@ def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     from device_runner.android_host import device as android_host_device
 
     given = []
-    for word in cli_options.words()(ctx, param, value):
+    for word in callbacks.words()(ctx, param, value):
         if not (word.isascii() and word.isdigit() and int(word) in android_host_device.API_LEVELS):
             limits = f"{android_host_device.API_LEVELS.start} to {android_host_device.API_LEVELS.stop - 1}"
             raise click.BadParameter(f"{word!r} is no API level from {limits}, as in 27,29,31", ctx, param)
@@ -47,21 +48,21 @@ def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 @click.option(
     "--abi",
     default="auto",
-    callback=cli_options.words(),
+    callback=callbacks.words(),
     show_default=True,
     metavar="auto|ABI,…",
     help="ABIs of the library to run; auto: this computer's own as a first look, then those of the targets.",
 )
 @click.option(
     "--cpu",
-    callback=cli_options.words(),
+    callback=callbacks.words(),
     metavar="all|CPU,…",
     help="CPUs to emulate for another processor's ABI; all: every class that phones have and QEMU.  "
     "[default: cortex-a53,cortex-a76]",
 )
 @click.option(
     "--chip",
-    callback=cli_options.words(),
+    callback=callbacks.words(),
     metavar="CHIP,…",
     help="Snapdragons whose contexts are run in a simulator (needs the extra qnn).  [default: all, where one is here]",
 )
@@ -115,7 +116,7 @@ def prove(
         api_levels=api_levels,
         abis=tuple(core_abis.read_abi(name, "--abi") for name in abi if name != "auto"),
         cpus=cpu,
-        chips=cli_options.chips_named(chip, "--chip"),
+        chips=provider_options.chips_named(chip, "--chip"),
         driver=android_host_device.read_profile(driver) if driver else None,
         timeout_seconds=timeout,
         vulkan=vulkan,

@@ -7,6 +7,7 @@ import click
 
 from pipeline import config as configs
 from pipeline.cli import command as cli_command
+from pipeline.cli import config_options, data_options
 from pipeline.cli import options as cli_options
 from pipeline.cli import outputs as cli_outputs
 from pipeline.cli import run as cli_run
@@ -28,15 +29,15 @@ SEARCH_KEYS = ("minutes", "goals", *LIMITS, "strategy", "seed", "share_percent")
 @cli_options.devices_option
 @cli_options.wait_option
 @cli_options.library_option
-@cli_options.config_options(configs.TuneConfig, *SEARCH_KEYS, into="search", goals="goal")
+@config_options.config_options(configs.TuneConfig, *SEARCH_KEYS, into="search", goals="goal")
 @click.option("--resume", is_flag=True, help="Resume the last interrupted search of this config.")
 @click.option(
     "--blame",
     is_flag=True,
     help="Find the fewest options that crash a device, and skip them on such devices from now on (deny list).",
 )
-@cli_options.data_options
-@cli_options.dimension_option
+@data_options.data_options
+@data_options.dimension_option
 @cli_options.precision_option
 @click.option(
     "--max-drop", type=click.FloatRange(0, 1), metavar="N", help="Constraint: largest drop of accuracy, as 0.01."

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
+from pipeline.cli import callbacks
 from pipeline.cli import command as cli_command
-from pipeline.cli import options as cli_options
 from pipeline.cli import outputs as cli_outputs
 from pipeline.cli.outputs import Outputs
 
@@ -40,7 +40,7 @@ def delta(old: Path, new: Path, output: Path, outputs: Outputs) -> None:
 @click.option("--keep", type=FILE, help="Folder for a copy of the old bundle, to go back to.")
 @click.option("--runtime", metavar="RELEASE", help="ONNX Runtime release of the app, as in 1.29.0.")
 @click.option(
-    "--provider", callback=cli_options.words(), metavar="NAME,…", help="Execution providers of the app's library."
+    "--provider", callback=callbacks.words(), metavar="NAME,…", help="Execution providers of the app's library."
 )
 @click.option("--operators", type=FILE, help="Operator config that the app's reduced library was built from.")
 @click.option("--target", default="", metavar="NAME", help="Target of the app.  [default: all of the bundle]")

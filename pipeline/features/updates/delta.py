@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_runner import files as runner_files
+from device_runner import untrusted_files
 from pipeline.core import documents
 from pipeline.core import errors as core_errors
 from pipeline.core import files as storage
@@ -407,7 +408,7 @@ def apply_delta(
                 manifest = _manifest(make, delta, new, path)
                 _refuse_unsafe(bundle, old, new, manifest, key, path, allow)
                 _make_rest(make, delta, manifest, bundle, new, None if key else path.stat().st_size)
-        except (*runner_files.ZIP_ERRORS, zstandard.ZstdError, msgspec.DecodeError, KeyError) as error:
+        except (*untrusted_files.ZIP_ERRORS, zstandard.ZstdError, msgspec.DecodeError, KeyError) as error:
             if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # zipfile seeks to odd places
                 raise storage.os_error(error) from error
             raise _damaged(path, str(error)) from error
@@ -596,14 +597,14 @@ def _smallest(zstandard: ModuleType, file: Path, base: Path | None) -> tuple[Par
 
     Without a base there is nothing that it could be made from.
     """
-    content = runner_files.read_regular(file, LARGEST_FILE)
+    content = untrusted_files.read_regular(file, LARGEST_FILE)
     alone = zstandard.ZstdCompressor(level=LEVEL)
     regions: tuple[Region, ...] = ()
     forms: list[Parts] = [{"zstd": alone.compress(content)}]
     size_before = base.stat().st_size if base else 0
     largest = min(LARGEST_BASE, UNSIGNED_GROWTH * size_before + JOINED_BYTES)
     if base and size_before <= LARGEST_BASE and len(content) <= largest:
-        before = runner_files.read_regular(base, LARGEST_BASE)
+        before = untrusted_files.read_regular(base, LARGEST_BASE)
         forms.append({"patch": _patch(zstandard, before, content)})
         if regions := regions_of(before, content):
             # What is between the regions in the old file is what the new file's is most likely alike.
@@ -666,7 +667,7 @@ def _make(archive: zipfile.ZipFile, old: Path, digests: Mapping[str, str], new: 
 
 def _base(path: Path) -> bytes:
     with _reading(path):
-        return runner_files.read_regular(path, LARGEST_BASE)
+        return untrusted_files.read_regular(path, LARGEST_BASE)
 
 
 def _write_joined(archive: zipfile.ZipFile, base: Path, file: DeltaFile, out: BinaryIO) -> None:
@@ -679,7 +680,7 @@ def _write_joined(archive: zipfile.ZipFile, base: Path, file: DeltaFile, out: Bi
             write_gaps(source, file.regions, file.size_bytes, out)
     elif inside != file.size_bytes:
         raise ValueError("its regions do not make the file")
-    with tempfile.TemporaryFile(dir=Path(out.name).parent) as words, runner_files.open_regular(base) as before:
+    with tempfile.TemporaryFile(dir=Path(out.name).parent) as words, untrusted_files.open_regular(base) as before:
         with _unpacked(archive, file.member, inside, b"") as source:
             copy_exactly(source, words, inside)
         words.flush()

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from device_runner import files as runner_files
 from device_runner import providers as runner_providers
+from device_runner import untrusted_files
 from pipeline.core import errors as core_errors
 from pipeline.core import files as storage
 from pipeline.core import releases as ort_releases
@@ -297,7 +297,7 @@ def ask(model: Path, chip: runner_providers.Chip, limit_seconds: float, inputs: 
     if done.returncode < 0:
         return CompilerAnswer(ended_by=signal.Signals(-done.returncode).name)
     try:
-        answer = runner_files.decode_json(runner_files.read_regular(target), CompilerAnswer)
+        answer = untrusted_files.decode_json(untrusted_files.read_regular(target), CompilerAnswer)
     except (OSError, msgspec.MsgspecError) as error:
         last = (done.stderr.strip().splitlines() or [str(error)])[-1]
         raise _broken(last) from error

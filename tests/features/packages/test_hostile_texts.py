@@ -16,8 +16,8 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from device_runner.files import decode_json
 from device_runner.spec import ElementType, RunOptions
+from device_runner.untrusted_files import decode_json
 from pipeline.campaign.tuned import TunedClass
 from pipeline.check.compare import Categorical, OutputCheck, Tolerance
 from pipeline.config import AppleRelease
@@ -29,8 +29,9 @@ from pipeline.features.android.package import ASSETS, ai_pack, java_sources
 from pipeline.features.android.protection import Protection
 from pipeline.features.apple import package as apple
 from pipeline.features.languages import snippet
-from pipeline.release.app_code import code_for, selection
+from pipeline.release.app_code import code_for
 from pipeline.release.manifest import AppRule, Content, KeptReference, KeptTensor, Manifest, ModelSignature
+from pipeline.release.selection import selection
 from pipeline.release.sizes import sizes_of
 from pipeline.release.source_code import render_source
 from tests.features.android.samples import (
