@@ -193,32 +193,9 @@ WORDS_FOR_ANYTHING = {
 """Loop variables that say nothing of what they are, with what they may run over: rows of a table are rows."""
 
 ROWS_BY_ANOTHER_NAME = {
-    "pipeline/accuracy/boxes.py": 1,
-    "pipeline/advice/fitness.py": 2,
-    "pipeline/campaign/store/refusals.py": 1,
-    "pipeline/campaign/store/store.py": 3,
-    "pipeline/campaign/store/writer.py": 6,
     "pipeline/check/ranked_rows.py": 7,
     "pipeline/compat/release_table.py": 4,
-    "pipeline/dataset/files.py": 1,
-    "pipeline/features/android/library.py": 1,
-    "pipeline/features/android/package.py": 1,
-    "pipeline/features/app/gradle.py": 1,
-    "pipeline/features/imports/estimators.py": 1,
-    "pipeline/features/pairs/comparison.py": 5,
-    "pipeline/features/pairs/report.py": 3,
-    "pipeline/features/prove/run.py": 3,
     "pipeline/features/tune/space.py": 1,
-    "pipeline/release/selection.py": 1,
-    "pipeline/release/manifest.py": 5,
-    "pipeline/release/sbom.py": 1,
-    "pipeline/release/signature.py": 1,
-    "pipeline/report/accuracies.py": 1,
-    "pipeline/report/ci_parts.py": 1,
-    "pipeline/report/decision.py": 2,
-    "pipeline/report/drawing.py": 6,
-    "pipeline/report/modes.py": 4,
-    "pipeline/report/proofs.py": 2,
 }
 """Modules with loops over rows of a table, a database or an array that are not called rows; they only get fewer."""
 

@@ -99,11 +99,11 @@ def _matched(overlaps: Floats) -> npt.NDArray[np.bool_]:
     hits = np.zeros((len(overlaps), len(OVERLAPS)), bool)
     for column, threshold in enumerate(OVERLAPS):
         free = np.ones(overlaps.shape[1], bool)
-        for row, values in enumerate(overlaps):
+        for detection, values in enumerate(overlaps):
             candidates = np.where(free & (values >= min(threshold, 1 - 1e-10)), values, -1.0)
             if candidates.size and candidates.max() >= 0:
                 best = len(candidates) - 1 - int(candidates[::-1].argmax())  # of equal ones COCOeval takes the last
-                free[best], hits[row, column] = False, True
+                free[best], hits[detection, column] = False, True
     return hits
 
 

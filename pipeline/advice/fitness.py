@@ -120,14 +120,16 @@ def first_choices(rows: Sequence[FitRow], *, quantized: bool = False) -> tuple[F
     nothing = QUANTIZED if quantized else "no provider takes enough of the model"
     choices = []
     for phones, names, about, ask in PHONES:
-        listed = [row for name in names for row in rows if row.ep == name]
-        if not listed:
+        rows_here = [row for name in names for row in rows if row.ep == name]
+        if not rows_here:
             about += ", which is made for quantized models" if quantized else ""
             choices.append(FirstChoice(phones=phones, reason=about, ask=ask))
             continue
-        good = sorted((row for row in listed if row.fit.verdict in WORTH), key=lambda row: WORTH.index(row.fit.verdict))
-        reason = f"{good[0].fit.reason}. {about}" if good else nothing
-        providers = tuple(dict.fromkeys(row.ep for row in good))
+        good_rows = sorted(
+            (row for row in rows_here if row.fit.verdict in WORTH), key=lambda row: WORTH.index(row.fit.verdict)
+        )
+        reason = f"{good_rows[0].fit.reason}. {about}" if good_rows else nothing
+        providers = tuple(dict.fromkeys(row.ep for row in good_rows))
         choices.append(FirstChoice(phones=phones, providers=providers[:MOST_FIRST], reason=reason))
     return tuple(choices)
 

@@ -556,10 +556,10 @@ def read_labels(file: Path) -> dict[str, tuple[int, str]]:
         return ConfigError("this is no line of labels", where=f"{file}:{line}", why=why, remedy=remedy)
 
     try:
-        reader = csv.reader(
+        csv_rows = csv.reader(
             untrusted_files.read_regular(file, LIMIT_BYTES).decode("utf-8-sig").splitlines(), strict=True
         )
-        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+        rows = [(csv_rows.line_num, row) for row in csv_rows if any(cell.strip() for cell in row)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(
             "the labels cannot be read",

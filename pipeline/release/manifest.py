@@ -369,15 +369,15 @@ def verify_bundle(folder: Path, expected: str = "") -> Manifest:
         directory = waiting.pop()
         inside = directory.relative_to(folder)
         try:
-            with os.scandir(directory) as entries:
-                below = list(entries)
-            folders = [entry for entry in below if entry.is_dir(follow_symlinks=False)]
+            with os.scandir(directory) as scanned:
+                entries = list(scanned)
+            folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError as error:
             unreadable.append(_unreadable(inside.as_posix(), error))
             continue
-        waiting += [Path(entry.path) for entry in folders]
-        present |= {(inside / entry.name).as_posix() for entry in below if entry not in folders}
-        if not below and directory != folder:
+        waiting += [Path(subfolder.path) for subfolder in folders]
+        present |= {(inside / entry.name).as_posix() for entry in entries if entry not in folders}
+        if not entries and directory != folder:
             present.add(f"{inside.as_posix()}/")
     listed = {file.path for file in manifest.files}
     listed |= {path for path in OWN_FILES if not (folder / path).is_symlink()}
@@ -514,10 +514,15 @@ def _contradictions(manifest: Manifest) -> list[str]:
         *(f"listed {count} times: {path[:SHOWN]}" for path, count in paths.items() if count > 1),
         *(
             f"selects what does not ship: row {number}"
-            for number, row in enumerate(manifest.content.selection)
-            if row.ships >= len(manifest.content.ships)
+            for number, selected in enumerate(manifest.content.selection)
+            if selected.ships >= len(manifest.content.ships)
         ),
-        *(f"ships, but is not listed: {path[:SHOWN]}" for row in shipping for path in row.files if path not in content),
+        *(
+            f"ships, but is not listed: {path[:SHOWN]}"
+            for ships in shipping
+            for path in ships.files
+            if path not in content
+        ),
         *(
             f"not beside its model: {shipped.weights[:SHOWN]}"
             for shipped in manifest.content.ships

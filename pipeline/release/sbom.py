@@ -174,13 +174,13 @@ def _model(content: Content, shipped: Shipped, figures: Evidence) -> Json:
         if result.drop is not None:
             drop = {"type": f"{result.metric}, drop from the original", "value": f"{result.drop:.6g}", "slice": where}
             metrics.append(drop | _interval(result.drop_low, result.drop_high, 1))
-    for row in figures.measured:
-        if (row.model, row.variant) != key or row.statistics is None:
+    for run in figures.measured:
+        if (run.model, run.variant) != key or run.statistics is None:
             continue
         # Median and 90th percentile in milliseconds for each device and way to run: the median is that of processes,
         # with the interval that comparisons of runs use; the percentile has its own bounds
-        statistics = msgspec.convert(row.statistics, run_groups.Statistics)
-        where = f"{row.device}, {row.run}"
+        statistics = msgspec.convert(run.statistics, run_groups.Statistics)
+        where = f"{run.device}, {run.run}"
         medians = np.asarray(statistics.round_medians_ns, np.float64)
         within = run_groups.ratio_interval(np.log(medians)) if len(medians) and medians.min() > 0 else None
         value = within.ratio if within else statistics.median_ns

@@ -72,9 +72,9 @@ def rows_of(content: Content, target: str) -> dict[str, tuple[SelectionRow, ...]
     A model of which no classes were told apart has one row: the first that ships.
     """
     by_model: dict[str, tuple[SelectionRow, ...]] = {}
-    for row in content.selection:
-        if row.target == target:
-            by_model[row.model] = (*by_model.get(row.model, ()), row)
+    for selected in content.selection:
+        if selected.target == target:
+            by_model[selected.model] = (*by_model.get(selected.model, ()), selected)
     apart = set(by_model)
     for number, shipped in enumerate(content.ships):
         if shipped.target == target and shipped.model not in apart:

@@ -529,12 +529,12 @@ def _tests(evidence: Evidence) -> Iterator[tuple[str, Outcome]]:
     for artifact, checks in evidence.checks.items():
         if checks:
             yield f"outputs/{artifact}", _of_checks(checks)
-    for row in evidence.measured:
-        name = f"{row.device}/{row.model}/{row.variant}/{row.run}"
-        if row.status is not Status.SKIPPED:
-            yield f"run/{name}", "PASSED" if row.status is Status.OK else "FAILED"
-        if row.checks:
-            yield f"device-outputs/{name}", _of_checks(row.checks)
+    for measured in evidence.measured:
+        name = f"{measured.device}/{measured.model}/{measured.variant}/{measured.run}"
+        if measured.status is not Status.SKIPPED:
+            yield f"run/{name}", "PASSED" if measured.status is Status.OK else "FAILED"
+        if measured.checks:
+            yield f"device-outputs/{name}", _of_checks(measured.checks)
     for accuracy in evidence.accuracy:
         unknown = accuracy.result is None or not accuracy.result.computed
         refused = accuracy.result is not None and accuracy.result.refused

@@ -213,7 +213,7 @@ def accuracies(report: CampaignReport, *, brief: bool = False) -> Listing:
     rows = []
     for accuracy in report.accuracy:
         key = accuracy.model, accuracy.variant
-        timed = [(row.statistics.median_ns, row) for row in measured.get(key, ()) if row.statistics]
+        timed = [(run.statistics.median_ns, run) for run in measured.get(key, ()) if run.statistics]
         median_ns, best = min(timed, key=lambda pair: pair[0], default=(None, None))
         rows.append(
             (

@@ -110,9 +110,9 @@ def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFin
         yield Finding(code="withheld", severity=Severity.ERROR, where=where, what=held.what), file
     for proof in report.proofs:
         severity = Severity.ERROR if proof.failed else Severity.WARNING
-        for row, finding in report_proofs.findings(proof):
+        for run, finding in report_proofs.findings(proof):
             text = "; ".join(filter(None, (finding.what, report_proofs.reason(finding), finding.remedy)))
-            where, file = report_proofs.where(row), files.get(row.model, "")
+            where, file = report_proofs.where(run), files.get(run.model, "")
             yield Finding(code="proof", severity=severity, where=where, what=text), file
     yield from ((msgspec.structs.replace(finding, code=finding.code or "release"), "") for finding in more)
     for note in warnings(report):

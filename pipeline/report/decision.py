@@ -308,8 +308,8 @@ def _chosen(report: CampaignReport, choice: ChoiceRow) -> ShipAnswer:
     # The measured row, where anything was measured on devices like its target
     key, row = (choice.model, choice.variant, choice.run), None
     if choice.device or choice.classes:
-        alike = (row for row in report.rows if (row.model, row.variant, row.run) == key and row.statistics)
-        row = next((row for row in alike if choice.device in ("", row.device)), None)
+        rows_alike = (row for row in report.rows if (row.model, row.variant, row.run) == key and row.statistics)
+        row = next((row for row in rows_alike if choice.device in ("", row.device)), None)
     compared = choice.fresh or (row.comparison if row else None)
     sureness = Sureness.SHOWN
     if row is None:
@@ -411,5 +411,7 @@ def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iter
 
 def not_a_phone(rows: Sequence[Row]) -> bool:
     """Whether no time of a table counts: a phone's library ran on another machine."""
-    timed = [row for row in rows if row.status is Status.OK]
-    return bool(timed) and all(any(c.code is run_groups.Doubt.NOT_A_PHONE for c in row.cautions) for row in timed)
+    timed_rows = [row for row in rows if row.status is Status.OK]
+    return bool(timed_rows) and all(
+        any(c.code is run_groups.Doubt.NOT_A_PHONE for c in row.cautions) for row in timed_rows
+    )

@@ -160,12 +160,12 @@ def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -
 
     `samples` are sorted latencies, where raw ones are known.
     """
-    timed = sorted((row for row in rows if row.statistics and row.shape.latencies_ns), key=_median)
-    shown = timed[:MOST_LINES]
-    if not shown:
+    timed_rows = sorted((row for row in rows if row.statistics and row.shape.latencies_ns), key=_median)
+    shown_rows = timed_rows[:MOST_LINES]
+    if not shown_rows:
         return None
     curves = []
-    for row in shown:  # up to 60 latencies at even shares, ascending and not below 1 ns
+    for row in shown_rows:  # up to 60 latencies at even shares, ascending and not below 1 ns
         raw = samples.get(row.names) or row.shape.latencies_ns
         number = min(len(raw), 60)
         curves.append([max(raw[int((n + 0.5) * len(raw) / number)], 1) for n in range(number)])
@@ -183,8 +183,10 @@ def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -
         ends = ((x(value), index / count, (index + 1) / count) for index, value in enumerate(curve))
         return " ".join(f"{at},{y(below)} {at},{y(above)}" for at, below, above in ends)
 
-    words = "; ".join(f"{row.variant} {row.run}: median {wording.duration(_median(row))}" for row in shown)
-    left_out = f". {len(timed) - len(shown)} slower ones are not drawn" if len(timed) > len(shown) else ""
+    words = "; ".join(f"{row.variant} {row.run}: median {wording.duration(_median(row))}" for row in shown_rows)
+    left_out = (
+        f". {len(timed_rows) - len(shown_rows)} slower ones are not drawn" if len(timed_rows) > len(shown_rows) else ""
+    )
     return Plot(
         title="Share of inferences (up) that take at most so long (logarithmic); further left is faster" + left_out,
         label=f"distribution of latencies, {words}",
@@ -192,7 +194,7 @@ def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -
         lines=tuple(
             # the ninth has the first colour again, dashed
             (f"s{index % COLOURS} d{index // COLOURS % DASHES}", steps(curve), f"{row.variant} {row.run}")
-            for index, (row, curve) in enumerate(zip(shown, curves, strict=True))
+            for index, (row, curve) in enumerate(zip(shown_rows, curves, strict=True))
         ),
     )
 
@@ -215,8 +217,8 @@ COSTS: tuple[tuple[str, Callable[[Row], int]], ...] = (
 
 def scatters(rows: Sequence[Row]) -> tuple[Plot, ...]:
     """The pictures of one table; none with fewer than three timed rows, or where a cost is the same everywhere."""
-    timed = [row for row in rows if row.statistics and not row.same_as]
-    drawn = [(name, cost, [row for row in timed if cost(row)]) for name, cost in COSTS]
+    timed_rows = [row for row in rows if row.statistics and not row.same_as]
+    drawn = [(name, cost, [row for row in timed_rows if cost(row)]) for name, cost in COSTS]
     return tuple(
         _scatter(name, cost, group) for name, cost, group in drawn if len(group) > 2 and len(set(map(cost, group))) > 1
     )
@@ -277,8 +279,8 @@ def curves(report: CampaignReport) -> tuple[Plot, ...]:
     Ticks along are the end and, where latency began to rise, that moment; ticks up are the top and the first latency.
     """
     plots = []
-    for row in report.modes:
-        numbers = row.sustained
+    for run in report.modes:
+        numbers = run.sustained
         if numbers is None or not numbers.curve:
             continue
         most, end = max(*(median_ns for _, median_ns in numbers.curve), 1), max(numbers.length_ns, 1)
@@ -288,7 +290,7 @@ def curves(report: CampaignReport) -> tuple[Plot, ...]:
         medians = [numbers.fresh_ns, *(median_ns for _, median_ns in numbers.curve)]
         y = {ns: round((FRONT_HEIGHT - FRONT_MARGIN) * (1 - ns / most), 1) for ns in medians}
         slower = "" if began is None else f", slower from {began / 1e9:.1f} s on (dashes)"
-        title = f"{row.model} on {row.device}, {row.variant} {row.run}: median latency over time, from 0 up{slower}"
+        title = f"{run.model} on {run.device}, {run.variant} {run.run}: median latency over time, from 0 up{slower}"
         plots.append(
             Plot(
                 title=title,
@@ -316,10 +318,10 @@ def fronts(report: CampaignReport) -> tuple[Plot, ...]:
         values = dict.fromkeys(floats, first.reference_value if first else None)
         values |= {name: result.value for name, result in results.items()}
         accuracy = {name: value for name, value in values.items() if value is not None}
-        slowest_first = sorted(report.rows, key=lambda row: -_median(row))
+        rows_slowest_first = sorted(report.rows, key=lambda row: -_median(row))
         medians = {
             row.variant: row.statistics.median_ns
-            for row in slowest_first
+            for row in rows_slowest_first
             if row.model == model and row.statistics and row.variant in accuracy
         }
         sizes = {a.variant.name: a.size_bytes for a in artifacts if a.variant.name in accuracy}

@@ -88,7 +88,7 @@ def mode_rows(
 def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
     """The tables of a report's modes, each by model and device."""
     listings = []
-    for (model, device), rows in counting.grouped(((row.model, row.device), row) for row in report.modes).items():
+    for (model, device), rows in counting.grouped(((run.model, run.device), run) for run in report.modes).items():
         where = f"{model} on {device}"
         cold = []
         for row, starts in [(row, row.cold) for row in rows if row.cold]:
@@ -113,7 +113,7 @@ def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
             )
         if cold:
             listings.append(Listing(title=f"Cold start: {where}", head=COLD_HEAD, rows=tuple(cold)))
-        if lasting := [(row, row.sustained) for row in rows if row.sustained]:
+        if lasting_rows := [(row, row.sustained) for row in rows if row.sustained]:
             cells = tuple(
                 (
                     row.variant,
@@ -127,13 +127,13 @@ def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
                     _change(numbers.fresh_mhz, numbers.late_mhz, "MHz"),
                     _change(numbers.fresh_celsius, numbers.late_celsius, "°C"),
                 )
-                for row, numbers in lasting
+                for row, numbers in lasting_rows
             )
             listings.append(Listing(title=f"Sustained load: {where}", head=SUSTAINED_HEAD, rows=cells))
             # Medians of the medians in even stretches of time, as far as the longest run went
-            length = max(numbers.length_ns for _, numbers in lasting) / TIMES
+            length = max(numbers.length_ns for _, numbers in lasting_rows) / TIMES
             lines = []
-            for row, numbers in lasting:
+            for row, numbers in lasting_rows:
                 stretches: list[list[int]] = [[] for _ in range(TIMES)]
                 for start_ns, median_ns in numbers.curve:
                     stretches[min(int(start_ns / length), TIMES - 1)].append(median_ns)
@@ -141,7 +141,7 @@ def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
                 lines.append((row.variant, row.run, *map(wording.duration, medians)))
             head = ("Variant", "Run", *(f"{step * length / 1e9:.3g} s" for step in range(TIMES)))
             listings.append(Listing(title=f"Median latency over time: {where}", head=head, rows=tuple(lines)))
-        if by_rule := [(row, row.mlperf) for row in rows if row.mlperf]:
+        if rows_by_rule := [(row, row.mlperf) for row in rows if row.mlperf]:
             listings.append(
                 Listing(
                     title=f"MLPerf single stream (LoadGen's early stopping estimate): {where}",
@@ -158,7 +158,7 @@ def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
                             f"{numbers.seconds:.0f}",
                             "yes" if numbers.valid else "no: fewer inferences or seconds than the rule wants",
                         )
-                        for row, numbers in by_rule
+                        for row, numbers in rows_by_rule
                     ),
                 )
             )

@@ -58,14 +58,14 @@ def rows(proof: library_proof.LibraryProof) -> Iterator[tuple[str, ...]]:
         key = (row.model, row.variant, ran, result, wording.error_size(worst), claims, str(row.api_level))
         groups.setdefault(key, []).append(row)
     joined: dict[tuple[str, ...], list[str]] = {}
-    for (*cells, level), group in groups.items():
+    for (*cells, level), alike_rows in groups.items():
         chips = [
             f", simulated {chip} (QAIRT {qairt})"
-            for chip, qairt in dict.fromkeys((row.chip, row.qairt) for row in group)
+            for chip, qairt in dict.fromkeys((row.chip, row.qairt) for row in alike_rows)
             if chip
         ]
-        ran_on = _places(group) + "".join(chips)
-        joined.setdefault((*cells, ran_on), []).append(level if group[0].api_level else wording.DASH)
+        ran_on = _places(alike_rows) + "".join(chips)
+        joined.setdefault((*cells, ran_on), []).append(level if alike_rows[0].api_level else wording.DASH)
     for (model, variant, run, *results, places), levels in joined.items():
         yield model, variant, run, ", ".join(levels), places, *results
 
@@ -98,8 +98,8 @@ def proof_listing(proof: library_proof.LibraryProof) -> Listing:
 def proof_notes(proof: library_proof.LibraryProof) -> list[ListingNote]:
     """What to know of a library that ships: how much holds, or why nothing was run; then every finding once."""
     by_finding = gathered(
-        ListingNote(title=finding.what, text=reason(finding), remedy=finding.remedy, places=(where(row),))
-        for row, finding in findings(proof)
+        ListingNote(title=finding.what, text=reason(finding), remedy=finding.remedy, places=(where(run),))
+        for run, finding in findings(proof)
     )
     other = f"of another platform than this library, so not run: {', '.join(proof.left_out)}"
     remarks = [*([other] if proof.left_out else []), *proof.notes]

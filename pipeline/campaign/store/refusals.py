@@ -144,7 +144,7 @@ def store_errors(where: str) -> Iterator[None]:
         cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
         message = " ".join(str(cause).split())
         said = f"{getattr(cause, 'sqlite_errorname', '')} {message}".lower()
-        _, what, remedy, kind = next((row for row in REFUSALS if re.search(row[0], said)), UNKNOWN)
+        _, what, remedy, kind = next((refusal for refusal in REFUSALS if re.search(refusal[0], said)), UNKNOWN)
         raise kind(what, where=where, why=message, remedy=remedy) from error
     except UnicodeDecodeError as error:  # sqlite3 cannot read SQLite's own message, which quotes a damaged schema
         raise damaged("its schema", where, str(error)) from error

@@ -209,7 +209,7 @@ class Store:
         """The planned run and the round of every run of a campaign, or a device of it, that need not be done again."""
         done = sa.or_(runs.c.failure_kind.is_(None), runs.c.failure_kind.not_in(REPEATED))
         query = sa.select(runs.c.planned, runs.c.round).where(*_of(campaign, device), done)
-        return self.read(lambda connection: frozenset((row.planned, row.round) for row in connection.execute(query)))
+        return self.read(lambda connection: frozenset((run.planned, run.round) for run in connection.execute(query)))
 
     def failed(self, campaign: str, device: str | None = None) -> frozenset[str]:
         """The planned runs that failed or were skipped for a reason of their own, and would again."""
@@ -228,7 +228,7 @@ class Store:
     def names(self) -> dict[str, str]:
         """The names of all campaigns by their ids, in the order in which they were entered; nothing else is read."""
         query = sa.select(campaigns.c.id, campaigns.c.name).order_by(campaigns.c.sequence)
-        return self.read(lambda connection: {row.id: row.name for row in connection.execute(query)})
+        return self.read(lambda connection: {campaign.id: campaign.name for campaign in connection.execute(query)})
 
     def campaign(self, name: str) -> CampaignRecord:
         """The campaign with this id, which must be there."""
@@ -328,8 +328,8 @@ class Store:
         query = sa.select(artifacts).where(artifacts.c.campaign_id == campaign)
         query = query.order_by(artifacts.c.model, artifacts.c.variant)
         rows = self.read(lambda connection: connection.execute(query).mappings().all())
-        named = [(f"the artifact {row['model']} {row['variant']}", row) for row in rows]
-        return tuple(self._document("artifacts", name, row, Artifact) for name, row in named)
+        named_rows = [(f"the artifact {row['model']} {row['variant']}", row) for row in rows]
+        return tuple(self._document("artifacts", name, row, Artifact) for name, row in named_rows)
 
     def devices(self, campaign: str) -> tuple[DeviceFacts, ...]:
         """All devices of a campaign by name."""

@@ -95,19 +95,19 @@ class RunWriter:
             if len(batch) < MOST_AT_ONCE:
                 batch.setdefault(_identity(waiting[0]), waiting)
         try:
-            new = self._enter([row for row, _ in batch.values()])
+            new = self._enter([run for run, _ in batch.values()])
             for name, (_, entered) in batch.items():
                 entered.set_result(name in new)
         except sa.exc.SQLAlchemyError as error:
-            for row, entered in batch.values():
+            for run, entered in batch.values():
                 if is_away_or_held(error):  # to try each would only wait for the server once more
                     entered.set_exception(error)
                     continue
                 try:
                     try:
-                        entered.set_result(bool(self._enter([row])))
+                        entered.set_result(bool(self._enter([run])))
                     except sa.exc.IntegrityError:  # another process entered the same since this one looked
-                        entered.set_result(bool(self._enter([row])))
+                        entered.set_result(bool(self._enter([run])))
                 except sa.exc.SQLAlchemyError as refusal:
                     entered.set_exception(refusal)
         finally:  # what no answer was had for is entered in the next turn
@@ -125,17 +125,17 @@ def enter(connection: Connection, rows: Sequence[Row]) -> set[Identity]:
     stored = dict(_found(connection, rows))
     stale = [{"key": key} for key, kind in stored.values() if kind in REPEATED]
     if stale and connection.dialect.name == "postgresql":
-        connection.execute(REPEAT, {"keys": [row["key"] for row in stale]})
+        connection.execute(REPEAT, {"keys": [run["key"] for run in stale]})
     elif stale:
         for statement in REMOVE:
             connection.execute(statement, stale)
-    new = [row for row in rows if _identity(row) not in stored or stored[_identity(row)][1] in REPEATED]
+    new = [run for run in rows if _identity(run) not in stored or stored[_identity(run)][1] in REPEATED]
     if new:
         of_latencies = ("samples", "nanoseconds")
-        columns = [{key: value for key, value in row.items() if key not in of_latencies} for row in new]
+        columns = [{key: value for key, value in run.items() if key not in of_latencies} for run in new]
         connection.execute(ENTER, columns)
         keys = dict(_found(connection, new))
-        data = [{"run_id": keys[_identity(row)][0], **{key: row[key] for key in of_latencies}} for row in new]
+        data = [{"run_id": keys[_identity(run)][0], **{key: run[key] for key in of_latencies}} for run in new]
         connection.execute(ENTER_LATENCIES, data)
     return set(map(_identity, new))
 
@@ -145,10 +145,10 @@ def _found(connection: Connection, rows: Sequence[Row]) -> Iterator[tuple[Identi
     identities = set(map(_identity, rows))
     for campaign, group in groupby(sorted(identities), key=lambda identity: identity.campaign):
         specs = [identity.spec for identity in group]
-        for row in connection.execute(FIND, {"campaign": campaign, "specs": specs}):
-            identity = Identity(campaign, row.spec_id, row.round)
+        for run in connection.execute(FIND, {"campaign": campaign, "specs": specs}):
+            identity = Identity(campaign, run.spec_id, run.round)
             if identity in identities:
-                yield identity, (row.id, row.failure_kind)
+                yield identity, (run.id, run.failure_kind)
 
 
 def run_columns(run: RunRecord) -> dict[str, Any]:

@@ -500,7 +500,7 @@ def android_library(
     java = java_package(table.package, named)
     java_compiler()
     target = target_choice.target_of(bundle, manifest, ("android",), "Android", table.target)
-    rows = [row for selected in selection.rows_of(content, target).values() for row in selected]
+    rows = [row for rows_of_model in selection.rows_of(content, target).values() for row in rows_of_model]
     ships = tuple(content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
     telemetry = table.telemetry is not configs.Telemetry.OFF
     abis = {abi for shipped in ships for abi in shipped.abis}

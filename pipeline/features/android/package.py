@@ -540,7 +540,7 @@ def device_groups(content: bundle_manifest.Content, target: str) -> tuple[Device
     for chip in chips:
         rows_here = [row for rows in tables for row in rows if _chip(row) == chip or not row.soc]
         own_npu = [context for context in contexts if (chip_contexts.SOC_MANUFACTURER, context.chip) == chip]
-        by_chip = (name for row in own_npu for name in row.files)
+        by_chip = (name for context in own_npu for name in context.files)
         files = tuple(dict.fromkeys((*_files(content, rows_here), *by_chip)))
         if files != others:
             by_files.setdefault(files, []).append(chip)

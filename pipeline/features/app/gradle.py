@@ -60,13 +60,13 @@ class Places:
         if whole:
             return
         clashes: list[tuple[Clash, SharedPlace]] = []
-        for place, copies in counting.grouped((file.place, file.member) for file in self.files).items():
+        for destination, copies in counting.grouped((file.place, file.member) for file in self.files).items():
             members = {member.path: member for member in copies}
             if len(members) > 1:
                 differ = len({(member.size_bytes, member.checksum()) for member in members.values()}) > 1
-                packages = tuple(path.removesuffix(place.removeprefix("lib/")) for path in members)
-                clash = Clash(place.startswith(ASSETS), differ, packages)
-                clashes.append((clash, SharedPlace(place, tuple(members))))
+                packages = tuple(path.removesuffix(destination.removeprefix("lib/")) for path in members)
+                clash = Clash(destination.startswith(ASSETS), differ, packages)
+                clashes.append((clash, SharedPlace(destination, tuple(members))))
         for clash, places in counting.grouped(clashes).items():
             yield from clash.findings(places, releases)
 

@@ -338,7 +338,7 @@ def in_form_of(given: Any, expected: "Array", classes: "Array | None") -> "Array
     import numpy as np
 
     if isinstance(given, list) and given and isinstance(given[0], dict) and classes is not None:
-        given = [[row[name] for name in classes.tolist()] for row in given]
+        given = [[scores[name] for name in classes.tolist()] for scores in given]
     array = np.asarray(given)
     return array.reshape(-1) if expected.ndim == 1 and array.shape == (len(expected), 1) else array
 

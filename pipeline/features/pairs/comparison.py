@@ -266,15 +266,15 @@ def _compared(
     same_campaign: bool,
 ) -> ComparedRun:
     """One row; `confidence` is that of a difference, which all rows of the comparison share."""
-    a_medians, b_medians = (row.statistics.round_medians_ns if row.statistics else () for row in (a, b))
+    a_medians, b_medians = (side.statistics.round_medians_ns if side.statistics else () for side in (a, b))
     paired = same_campaign and len(a_medians) == len(b_medians) and not (a.failed_rounds or b.failed_rounds)
     rounds = min(len(a_medians), len(b_medians))
     notes = []  # why no ratio is given
-    for side, row in (("A", a), ("B", b)):
-        if row.status is not Status.OK:
-            notes.append(f"{row.status.value} in {side}")
-        elif doubts := {caution.code for caution in row.cautions} & UNCOMPARED.keys():
-            notes.append(f"times of {side} are {UNCOMPARED[min(doubts)]}")
+    for name, side in (("A", a), ("B", b)):
+        if side.status is not Status.OK:
+            notes.append(f"{side.status.value} in {name}")
+        elif doubts := {caution.code for caution in side.cautions} & UNCOMPARED.keys():
+            notes.append(f"times of {name} are {UNCOMPARED[min(doubts)]}")
     if rounds < FEWEST:
         notes.append(f"{rounds} rounds: at least {FEWEST} of each side make an interval")
     compared = ComparedRun(
@@ -294,7 +294,7 @@ def _compared(
     interval = paired_interval if paired else unpaired_interval
     sure, likely = (interval(a_medians, b_medians, level) for level in (confidence, 0.90))
     # Means and percentiles of two hours differ by what else ran then
-    by_round = [row.statistics.by_round() if row.statistics and paired else {} for row in (a, b)]
+    by_round = [side.statistics.by_round() if side.statistics and paired else {} for side in (a, b)]
     others = [
         of for of in (run_groups.Yardstick.MEAN, run_groups.Yardstick.P90) if all(of in values for values in by_round)
     ]
@@ -371,18 +371,21 @@ def _title(head: SideHead) -> str:
 
 def sections(comparison: SideComparison) -> tuple[wording.Section, ...]:
     """What changed between the two, what only one has, and how far the intervals can be trusted."""
-    ran = [
+    rows_with_places = [
         (row, campaign_record.place(row.device, row.model, row.b))
         for row in comparison.rows
         if row.a_median_ns is not None and row.b_median_ns is not None
     ]
     # In the order of NAMES, whatever changed in the first rows
     changed = sorted(
-        ((change, at) for row, at in ran for change in row.changes), key=lambda c: changed_facts.NAMES.index(c[0].what)
+        ((change, at) for row, at in rows_with_places for change in row.changes),
+        key=lambda c: changed_facts.NAMES.index(c[0].what),
     )
     notes = [wording.ListingNote(title=change.what, text=change_text(change), places=(at,)) for change, at in changed]
     notes += [
-        wording.ListingNote(title="", text="nothing that is known", places=(at,)) for row, at in ran if not row.changes
+        wording.ListingNote(title="", text="nothing that is known", places=(at,))
+        for row, at in rows_with_places
+        if not row.changes
     ]
     method = []
     if not comparison.rows:

@@ -256,7 +256,7 @@ def document(report: GateReport) -> report_ci.CiDocument:
 
     Its summary is for a pull request: the worst first.
     """
-    pairs = [(row, KINDS.get(row.outcome, "")) for row in report.rows]
+    rows_with_kinds = [(row, KINDS.get(row.outcome, "")) for row in report.rows]
     return report_ci.CiDocument(
         name="ort-mobile gate",
         source=report.candidate,
@@ -264,7 +264,7 @@ def document(report: GateReport) -> report_ci.CiDocument:
             report_ci.junit_case(
                 row.device, f"{row.model} {row.candidate}", kind, row.outcome.value if kind else "", _verdict(row)
             )
-            for row, kind in pairs
+            for row, kind in rows_with_kinds
         ),
         findings=tuple(
             (
@@ -276,7 +276,7 @@ def document(report: GateReport) -> report_ci.CiDocument:
                 ),
                 "",
             )
-            for row, kind in pairs
+            for row, kind in rows_with_kinds
             if kind in ("failure", "error")
         ),
         summary=report_ci.bounded(headline(report), [*listings(report), *sections(report)], "the JSON"),
@@ -286,8 +286,8 @@ def document(report: GateReport) -> report_ci.CiDocument:
 def failed_lines(report: GateReport) -> Iterator[str]:
     """What the exit code stands for."""
     yield headline(report)
-    for row in report.having(GateOutcome.REGRESSION, GateOutcome.FAILED, GateOutcome.NOT_COMPARED):
-        yield f"{campaign_record.place(row.device, row.model, row.candidate)}: {_verdict(row)}"
+    for gated in report.having(GateOutcome.REGRESSION, GateOutcome.FAILED, GateOutcome.NOT_COMPARED):
+        yield f"{campaign_record.place(gated.device, gated.model, gated.candidate)}: {_verdict(gated)}"
     yield from report.warnings
 
 

@@ -118,10 +118,10 @@ def by_kernel(rows: Sequence[library_proof.ProofRow]) -> Iterator[str]:
     def differs(row: library_proof.ProofRow) -> bool:
         return any(finding.code is library_proof.FindingKind.OUTPUTS_DIFFER for finding in row.findings)
 
-    on_cpus = ((f"{row.model} {row.variant} ({row.run})", row) for row in rows if row.cpu)
-    for (run, abi), alike in counting.grouped(((run, row.abi), row) for run, row in on_cpus).items():
-        right = {row.cpu for row in alike if not row.failed and not differs(row)}
-        wrong = {row.cpu for row in alike if differs(row)}
+    rows_on_cpus = ((f"{row.model} {row.variant} ({row.run})", row) for row in rows if row.cpu)
+    for (run, abi), rows_of_run in counting.grouped(((run, row.abi), row) for run, row in rows_on_cpus).items():
+        right = {row.cpu for row in rows_of_run if not row.failed and not differs(row)}
+        wrong = {row.cpu for row in rows_of_run if differs(row)}
         if right and wrong - right:
             yield (
                 f"{run}: outputs are right on {', '.join(sorted(right))} and wrong on {', '.join(sorted(wrong))} of "
