@@ -247,7 +247,7 @@ def _relro_ends_on_page(elf: elf_file.Elf) -> bool:
 
 
 def _has_android_note(elf: elf_file.Elf) -> bool:
-    levels = [note[:4] for name, kind, note in elf.notes if (name, kind) == ("Android", 1)]
+    levels = [note.content[:4] for note in elf.notes if (note.owner, note.type) == ("Android", 1)]
     return len(levels) == 1 and 21 <= int.from_bytes(levels[0], "little") <= 99
 
 
@@ -294,7 +294,7 @@ PROGRAM_RULES: tuple[ElfRule, ...] = (
     ),
     ("exports nothing", lambda elf: not any(section for _, section in elf.symbols)),
     ("has the Android note with an API level", _has_android_note),
-    ("has a build-id", lambda elf: any((name, kind) == ("GNU", 3) for name, kind, _ in elf.notes)),
+    ("has a build-id", lambda elf: any((note.owner, note.type) == ("GNU", 3) for note in elf.notes)),
 )
 
 STUB_RULES: tuple[ElfRule, ...] = (

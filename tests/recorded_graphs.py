@@ -173,8 +173,8 @@ def shown_graphs(path: Path, level: str, setting: str) -> tuple[Graph, Graph]:
     """What a provider is shown of a model at a level, and the graph that ships, with the installed onnxruntime."""
     settings = request_for(SourceModel(path=str(path)), setting.partition("@")[0], RELEASE).settings
     with tempfile.TemporaryDirectory() as folder:
-        shown, ships, _ = open_views(SourceModel(path=str(path)), Optimize(level), Path(folder), {}).of(settings)
-        return shown, ships
+        view = open_views(SourceModel(path=str(path)), Optimize(level), Path(folder), {}).of(settings)
+        return view.shown, view.ships
 
 
 def packed_graphs(path: Path, level: str, setting: str) -> list[Any]:

@@ -94,7 +94,6 @@ LONGER_FUNCTIONS = {
     "pipeline/features/perf/command.py:perf": 107,
     "pipeline/features/perf/job.py:measure_files": 90,
     "pipeline/job/prepare.py:prepare": 88,
-    "pipeline/partition/judge.py:judge_views": 97,
     "pipeline/release/sbom.py:bill_of_materials": 95,
     "pipeline/report/drawing.py:draw_graph": 89,
 }

@@ -52,6 +52,15 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """A note of a linker: who defined it, its type, and its content."""
+
+    owner: str
+    type: int
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Elf:
     """What the dynamic linker sees of a file. `tags` are the dynamic section's pairs in order.
 
@@ -73,7 +82,7 @@ class Elf:
     relocations: frozenset[int] = frozenset()
     slots: tuple[tuple[str, int], ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
-    notes: tuple[tuple[str, int, bytes], ...] = ()
+    notes: tuple[Note, ...] = ()
     interpreter: str = ""
 
     @property
@@ -241,7 +250,7 @@ def _versions(data: Buffer, start: int, strings: int, files: int) -> Iterator[tu
         start += step
 
 
-def _notes(data: Buffer, segment: Segment) -> Iterator[tuple[str, int, bytes]]:
+def _notes(data: Buffer, segment: Segment) -> Iterator[Note]:
     at, end = segment.offset, segment.offset + segment.file_size
     while at + 12 <= end:
         name_size, size, kind = _unpack(data, "III", at)
@@ -249,7 +258,7 @@ def _notes(data: Buffer, segment: Segment) -> Iterator[tuple[str, int, bytes]]:
             raise NotElf("a note of it is larger than any linker writes")
         name = data[at + 12 : at + 12 + name_size].rstrip(b"\0").decode("ascii", "replace")
         start = at + 12 + (name_size + 3) // 4 * 4
-        yield name, kind, data[start : start + size]
+        yield Note(name, kind, data[start : start + size])
         at = start + (size + 3) // 4 * 4
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -91,23 +92,33 @@ class FirstChoice(msgspec.Struct, frozen=True, kw_only=True):
     ask: str = ""
 
 
-PHONES: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
-    (
+class PhoneKind(NamedTuple):
+    """Phones with their providers, those that ONNX Runtime develops before those that it keeps; why so, and the option
+    that asks about them.
+    """
+
+    phones: str
+    providers: tuple[str, ...]
+    reason: str
+    ask: str
+
+
+PHONES = (
+    PhoneKind(
         "iPhones",
         (provider_rules.COREML_MLPROGRAM, provider_rules.COREML_NN),
         "CoreML reaches GPU and Neural Engine",
         "",
     ),
-    (
+    PhoneKind(
         "Android phones",
         (provider_rules.WEBGPU, provider_rules.NNAPI, provider_rules.XNNPACK),
         "WebGPU is in ONNX Runtime's Android package and runs on GPUs of all makers; Android 15 deprecated NNAPI",
         "",
     ),
-    ("Snapdragons", (provider_rules.QNN,), "QNN reaches the NPU", "--chip SM8650"),
+    PhoneKind("Snapdragons", (provider_rules.QNN,), "QNN reaches the NPU", "--chip SM8650"),
 )
-"""Kinds of phones with their providers, those that ONNX Runtime develops before those that it keeps, why so, and the
-option that asks about them. Sources: docs/gpu.md, docs/npu.md."""
+"""Sources: docs/gpu.md, docs/npu.md."""
 
 WORTH = ("yes", "maybe")
 """Verdicts of what is tried, the better first."""

@@ -182,14 +182,15 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, order: BuildOrde
         if not source or dry_run:
             continue
         before = build_run.newest_build(request.target.name, request.release, request.campaign, cache)
-        folder, record, fresh = _run(request, source, cache)
-        builds.append({"folder": str(folder), "record": record, "fresh": fresh})
+        made = _run(request, source, cache)
+        folder, record = made.folder, made.record
+        builds.append({"folder": str(folder), "record": record, "fresh": made.fresh})
         for file in record.files if output else ():
             storage.copy_file(folder / file.file, Path(str(output)) / request.target.name / file.file)
         if outputs.text:
-            how = f"built in {record.seconds / 60:.1f} minutes" if fresh else "taken from the cache"
+            how = f"built in {record.seconds / 60:.1f} minutes" if made.fresh else "taken from the cache"
             click.echo(f"{record.target}: ONNX Runtime {record.version}, {record.kind}, {how}")
-            sizes = build_run.sizes_of_record(before) if before and fresh else {}
+            sizes = build_run.sizes_of_record(before) if before and made.fresh else {}
             for file in record.files:
                 grown = f"  ({file.size_bytes - sizes[file.abi]:+,} bytes)" if file.abi in sizes else ""
                 click.echo(f"  {file.size_bytes:>12,}  {folder / file.file}{grown}")
@@ -241,9 +242,12 @@ def size(before: Path | None, after: Path | None, cache: Path | None, outputs: O
     for folder, record in builds:
         lines.append(f"{folder.name}  {record.target}  {record.version} {record.kind}")
         lines += [f"  {file.size_bytes:>12,}  {file.file}" for file in record.files]
-    lines += [f"  {size:>+12,}  {abi}: {', '.join(added)}" for abi, added, size in ranked]
+    lines += [f"  {addition.size_bytes:>+12,}  {addition.abi}: {', '.join(addition.added)}" for addition in ranked]
     listed = [{"folder": str(folder), **msgspec.to_builtins(record)} for folder, record in builds]
-    rows = [{"abi": abi, "addition": {"added": added, "size_bytes": size}} for abi, added, size in ranked]
+    rows = [
+        {"abi": addition.abi, "addition": {"added": addition.added, "size_bytes": addition.size_bytes}}
+        for addition in ranked
+    ]
     outputs.show_lines({"builds": listed, "ranking": rows}, lines)
 
 
@@ -314,7 +318,7 @@ def _show_checks(checks: "Iterable[build_doctor.Check]") -> None:
             click.echo(f"        {check.remedy}", err=True)
 
 
-def _run(request: "build_request.Request", source: Path, cache: Path) -> "tuple[Path, build_run.BuildRecord, bool]":
+def _run(request: "build_request.Request", source: Path, cache: Path) -> "build_run.Build":
     """Build with the last line of the log and the time shown where a terminal can show it.
 
     A lab's job that is cancelled gets SIGTERM: it ends the compilers as Ctrl-C does.

@@ -86,10 +86,8 @@ def rebuild(folder: Path, database: str | None, campaign: str | None, outputs: O
     refused = core_errors.errors(findings)
     if any(finding.code == core_errors.BUDGET for finding in refused):
         # What operators and types cost in the builds of this computer, the dearest first, where they allow it.
-        for abi, added, size in build_run.ranking(
-            record for _, record in build_run.builds_in(build_run.default_cache())
-        ):
-            click.echo(f"  {size:>+12,}  {abi}: {', '.join(added)}", err=True)
+        for addition in build_run.ranking(record for _, record in build_run.builds_in(build_run.default_cache())):
+            click.echo(f"  {addition.size_bytes:>+12,}  {addition.abi}: {', '.join(addition.added)}", err=True)
     if refused:
         raise CheckFailed(
             "this release must not ship, and no bundle was made",

@@ -259,19 +259,17 @@ def _read_optimized(path: Path, before: LeanModel) -> LeanModel:
     for body in onnx_edit.subgraphs(proto.graph):
         for tensor in body.initializer if body is not proto.graph else ():  # a model's weights are the main graph's
             if tensor.data_location == tensor.EXTERNAL:
-                location, offset, length = onnx_model.external_entries(tensor)
-                onnx_model.read_in(
-                    tensor, onnx_model.ByteRange(file=path.parent / location, offset=offset, length=length)
-                )
+                entries = onnx_model.external_entries(tensor)
+                onnx_model.read_in(tensor, entries.inside(path.parent / entries.location))
     folder = before.folder
     files = {span.file for span in before.weights.values() if span.file.is_relative_to(folder)}
     old = {file.relative_to(folder).as_posix(): file for file in files}
     weights: dict[str, onnx_model.ByteRange] = {}
     for tensor in proto.graph.initializer:
         if tensor.data_location == tensor.EXTERNAL:
-            location, offset, length = onnx_model.external_entries(tensor)
-            file = path.parent / location if location in new else old[location]
-            weights[tensor.name] = onnx_model.ByteRange(file=file, offset=offset, length=length)
+            entries = onnx_model.external_entries(tensor)
+            file = path.parent / entries.location if entries.location in new else old[entries.location]
+            weights[tensor.name] = entries.inside(file)
     all_own = all(span.file.parent == path.parent for span in weights.values())
     return LeanModel(proto=proto, folder=path.parent if all_own else folder, weights=weights)
 

@@ -3,7 +3,6 @@
 Test data are ONNX's test data sets, .npz and .npy files, images, recordings, folders of them, stacked labelled sets.
 """
 
-import csv
 import difflib
 import re
 import zipfile
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from device_runner import untrusted_files
 from device_runner.spec import ElementType, TensorFile
@@ -22,6 +21,7 @@ from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError, Finding, Severity
 from pipeline.dataset.dataset import CALIBRATION_SHARE, Dataset, Part, Sample
 from pipeline.dataset.functions import function_samples
+from pipeline.dataset.labels import read_labels
 from pipeline.dataset.lengths import full_lengths
 from pipeline.dataset.values import check_padding, image_tensor, plain_dtype, value_array, wav_tensor
 from pipeline.model import signature
@@ -234,8 +234,8 @@ def _found(data: Dataset, takes: Takes) -> Iterator[Sample]:
     ConfigError names what is wrong.
     """
     if config_tables.is_function(data.test_data):
-        for name, arrays, label in function_samples(data.test_data):
-            yield Sample(name=name, inputs=_matched(list(arrays.items()), data, takes, name), label=label)
+        for sample in function_samples(data.test_data):
+            yield replace(sample, inputs=_matched(list(sample.inputs.items()), data, takes, sample.name))
         return
     path = Path(data.test_data)
     if path.is_file():
@@ -487,15 +487,23 @@ def _stacked(file: Path, data: Dataset, takes: Takes) -> Iterator[Sample]:
         raise _damaged_set(file, str(error) or type(error).__name__) from error
 
 
-def _header(file: Path, part: IO[bytes]) -> tuple[int, tuple[int, ...], "np.dtype[Any]"]:
-    """Length of the first axis, shape of a sample and element type of an .npy stream, which is then at its data."""
+class _Header(NamedTuple):
+    """Of an .npy stream: length of the first axis, shape of a sample and element type."""
+
+    length: int
+    shape: tuple[int, ...]
+    dtype: "np.dtype[Any]"
+
+
+def _header(file: Path, part: IO[bytes]) -> _Header:
+    """The header of a stream, which is then at its data."""
     from numpy.lib import format as npy
 
     version = npy.read_magic(part)
     shape, fortran, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(part)
     if not shape or fortran or dtype.hasobject:
         raise _damaged_set(file, "its arrays need a first axis for samples, C order, and numbers or texts as elements")
-    return shape[0], tuple(shape[1:]), dtype
+    return _Header(shape[0], tuple(shape[1:]), dtype)
 
 
 def _next(file: Path, part: IO[bytes], shape: tuple[int, ...], dtype: "np.dtype[Any]") -> Array:
@@ -537,50 +545,6 @@ def _damaged_set(file: Path, why: str) -> ConfigError:
         why=why.splitlines()[0][:300],
         remedy="give an .npz file with the arrays `inputs` [N, ...] and `labels` [N]",
     )
-
-
-HEADS = frozenset({"file", "filename", "file_name", "name", "path", "sample", "image", "audio", "id"})
-"""First words of a line that is a heading."""
-LABEL_HEADS = ("label", "class", "text", "target")
-"""Headings of the column with labels; without one of them it is the second."""
-LIMIT_BYTES = 256 << 20
-
-
-def read_labels(file: Path) -> dict[str, tuple[int, str]]:
-    """The labels of a CSV file, in UTF-8, with or without a heading: line and label by what names a sample.
-
-    ConfigError, with the line, for what is no such file, an empty label, and a name that stands twice.
-    """
-
-    def bad(line: int, why: str, remedy: str) -> ConfigError:
-        return ConfigError("this is no line of labels", where=f"{file}:{line}", why=why, remedy=remedy)
-
-    try:
-        csv_rows = csv.reader(
-            untrusted_files.read_regular(file, LIMIT_BYTES).decode("utf-8-sig").splitlines(), strict=True
-        )
-        rows = [(csv_rows.line_num, row) for row in csv_rows if any(cell.strip() for cell in row)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(
-            "the labels cannot be read",
-            where=str(file),
-            why=str(error)[:300],
-            remedy="give a CSV file in UTF-8 with a line `file,label` for each sample",
-        ) from error
-    if not rows:
-        raise bad(1, "the file is empty", "write a line `file,label` for each sample")
-    heads = [cell.strip().lower() for cell in rows[0][1]]
-    headed = heads[0] in HEADS
-    column = next((heads.index(head) for head in LABEL_HEADS if headed and head in heads), 1)
-    labels: dict[str, tuple[int, str]] = {}
-    for line, row in rows[headed:]:
-        name, label = row[0].strip(), row[column].strip() if column < len(row) else ""
-        if not name or not label:
-            raise bad(line, f"it has {','.join(row)[:80]!r}", "write `file,label`")
-        if name in labels:
-            raise bad(line, f"{name!r} stands in line {labels[name][0]}, too", "keep one of the two")
-        labels[name] = line, label
-    return labels
 
 
 def write_tensor(path: Path, name: str, array: Array) -> TensorFile:

@@ -9,12 +9,12 @@ from typing import Any
 
 from device_runner import errors as runner_errors
 from pipeline.core.errors import ConfigError
-from pipeline.model.signature import Array
+from pipeline.dataset.dataset import Sample
 
 
-def function_samples(path: str) -> Iterator[tuple[str, dict[str, Array], Any]]:
+def function_samples(path: str) -> Iterator[Sample]:
     """What the function gives: one sample or any iterable of them, each a dict from input name to array, or a pair of
-    that and a label; None where there is no label.
+    that and a label; None where there is no label. The inputs are as the function gives them, in its order.
 
     The function is called without arguments. ConfigError for a module or function that is not there, for what it
     raises, and for what is no sample.
@@ -47,7 +47,7 @@ def function_samples(path: str) -> Iterator[tuple[str, dict[str, Array], Any]]:
             if array.dtype.kind not in "fiubU":
                 what = f"the input {key!r} is no array of numbers or strings"
                 raise ConfigError(what, where=name, why=f"its type is {array.dtype}")
-        yield name, arrays, label
+        yield Sample(name=name, inputs=arrays, label=label)
 
 
 def load_function(path: str, purpose: str) -> Callable[..., Any]:

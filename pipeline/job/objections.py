@@ -6,6 +6,7 @@ the very files.
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,13 +35,19 @@ if TYPE_CHECKING:
     from pipeline.job.assemble import Assembled
 
 
-def check_against_targets(
-    config: Config, artifacts: Sequence[Artifact], folder: Path
-) -> tuple[compat_rules.ReadArtifacts, dict[str, tuple[str, ...]], tuple[Finding, ...]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetCheck:
+    """What was read of artifacts; by target those that its library refuses, as MODEL/VARIANT; notes for the report."""
+
+    read: compat_rules.ReadArtifacts
+    unloadable: dict[str, tuple[str, ...]]
+    findings: tuple[Finding, ...]
+
+
+def check_against_targets(config: Config, artifacts: Sequence[Artifact], folder: Path) -> TargetCheck:
     """Every artifact against the library of every target, with the session options that it needs.
 
-    Plain ones run on the CPU, provider-aware ones with their providers where the platform has them. What was read of
-    the artifacts; by target those that its library refuses, as MODEL/VARIANT; notes for the report.
+    Plain ones run on the CPU, provider-aware ones with their providers where the platform has them.
     """
     read = compat_rules.read_artifacts(
         {artifact.file: folder / storage.ARTIFACTS / artifact.file for artifact in artifacts}
@@ -62,7 +69,7 @@ def check_against_targets(
             if core_errors.errors(findings):
                 unloadable[target.name] = (*unloadable.get(target.name, ()), name)
             notes += _at_target(target, artifact, findings)
-    return read, unloadable, tuple(dict.fromkeys(notes))
+    return TargetCheck(read=read, unloadable=unloadable, findings=tuple(dict.fromkeys(notes)))
 
 
 def _told_claims(

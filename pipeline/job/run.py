@@ -565,7 +565,8 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
         files = [folder / storage.ARTIFACTS / artifact.file for artifact in artifacts]
         for name, text in release_shipped.operator_configs(config, files).items() if files else ():
             storage.write_text(folder / name, text)
-        read, unloadable, findings = check_against_targets(config, artifacts, folder)
+        at_targets = check_against_targets(config, artifacts, folder)
+        findings = at_targets.findings
         if open_question := onnx_needs.unproven(
             files, [release_shipped.release_for(target) for target in config.targets]
         ):
@@ -575,7 +576,17 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
         with campaign_store.open_store(config.output.database or f"sqlite:///{folder / storage.DATABASE}") as store:
             yield (
                 CampaignJob(
-                    config, options, prepared, folder, store, read, unloadable, findings, hints, entered, begun
+                    config,
+                    options,
+                    prepared,
+                    folder,
+                    store,
+                    at_targets.read,
+                    at_targets.unloadable,
+                    findings,
+                    hints,
+                    entered,
+                    begun,
                 ),
                 work,
             )

@@ -273,10 +273,25 @@ def scan_message(path: Path) -> "onnx.ModelProto":
     return proto
 
 
-def external_entries(tensor: "onnx.TensorProto") -> tuple[str, int, int]:
-    """Location, offset and length of an external tensor, 0 where not given. ValueError for what is no number."""
+@dataclass(frozen=True, slots=True)
+class ExternalEntries:
+    """Where an external tensor says that its data lie: the path of a file, and bytes in it, 0 where not given."""
+
+    location: str
+    offset: int
+    length: int
+
+    def inside(self, file: Path) -> ByteRange:
+        """The bytes as those of a file."""
+        return ByteRange(file=file, offset=self.offset, length=self.length)
+
+
+def external_entries(tensor: "onnx.TensorProto") -> ExternalEntries:
+    """What a tensor says of its data. ValueError for what is no number."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    return entries.get("location", ""), int(entries.get("offset") or 0), int(entries.get("length") or 0)
+    return ExternalEntries(
+        entries.get("location", ""), int(entries.get("offset") or 0), int(entries.get("length") or 0)
+    )
 
 
 def _resolve_external(
@@ -336,7 +351,7 @@ def loadable(model: LeanModel) -> "onnx.ModelProto":
     strange = {
         tensor.name
         for tensor in external
-        if model.folder / external_entries(tensor)[0] != model.weights[tensor.name].file
+        if model.folder / external_entries(tensor).location != model.weights[tensor.name].file
     }
     if not strange:
         return model.proto

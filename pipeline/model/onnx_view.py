@@ -188,9 +188,9 @@ def _tensor(proto: "onnx.TensorProto", file: _File) -> Tensor:
     """A constant and its place in the file; one whose bytes lie elsewhere has none."""
     offset = length = 0
     if proto.data_location == proto.EXTERNAL:
-        location, offset, length = external_entries(proto)
-        if location != file.name:
-            offset = length = 0
+        entries = external_entries(proto)
+        if entries.location == file.name:
+            offset, length = entries.offset, entries.length
     content = _content(proto, file.data, offset, length)
     return Tensor(proto.name, tuple(proto.dims), proto.data_type, offset, length, content=content)
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -258,6 +259,15 @@ def default_cache() -> Path:
     return runner_files.cache_folder() / "builds"
 
 
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A build in the cache: its folder there, its record, and whether it was made now."""
+
+    folder: Path
+    record: BuildRecord
+    fresh: bool
+
+
 def run_build(
     request: Request,
     source: Path,
@@ -265,8 +275,8 @@ def run_build(
     progress: OnStep,
     *,
     android: tuple[Path | None, Path | None] = (None, None),
-) -> tuple[Path, BuildRecord, bool]:
-    """Build what is asked, or take it from the cache: the build's folder there, its record, and whether it is new.
+) -> Build:
+    """Build what is asked, or take it from the cache.
 
     `android` are the folders of SDK and NDK. Raises PipelineError with an excerpt of the log, its known cause and the
     log's path; a build that fails or is interrupted leaves its tree for the next try, and nothing in the cache.
@@ -275,7 +285,7 @@ def run_build(
     digest = _sha256(f"{plan_digest(request)}{sources}")
     folder = cache / digest[:32]
     if (kept := read_record(folder)) is not None:
-        return folder, kept, False
+        return Build(folder, kept, fresh=False)
     work = cache / "trees" / _sha256(f"{plan_digest(request, operators=False)}{sources}")[:32]
     storage.make_folder(work)
     with _alone(work):
@@ -324,7 +334,7 @@ def run_build(
             done = msgspec.structs.replace(record, files=files)
             storage.write_bytes(whole / RECORD, msgspec.json.format(msgspec.json.encode(done)) + b"\n")
             runner_files.take_place(whole, folder)
-        return folder, done, True
+        return Build(folder, done, fresh=True)
 
 
 def read_record(folder: Path) -> BuildRecord | None:
@@ -498,18 +508,24 @@ def sizes_of_record(record: BuildRecord) -> dict[str, int]:
     return {file.abi: file.size_bytes for file in record.files if file.abi}
 
 
-def ranking(records: Iterable[BuildRecord]) -> list[tuple[str, tuple[str, ...], int]]:
-    """What operators and types added between builds that differ in operators only, by ABI; the dearest of one first.
+@dataclass(frozen=True, slots=True)
+class AddedSize:
+    """What some operators and types added to the library of an ABI."""
 
-    Each row has the ABI, what was added, and its bytes.
-    """
+    abi: str
+    added: tuple[str, ...]
+    size_bytes: int
+
+
+def ranking(records: Iterable[BuildRecord]) -> list[AddedSize]:
+    """What operators and types added between builds that differ in operators only, by ABI; the dearest of one first."""
     groups = counting.grouped(
         ((record.version, record.kind, record.providers, record.source_digest, abi), (operators, size))
         for record in records
         if (operators := operators_of(record)) is not None
         for abi, size in sizes_of_record(record).items()
     )
-    return [(key[-1], added, size) for key, builds in groups.items() for added, size in rank_additions(builds)]
+    return [AddedSize(key[-1], added, size) for key, builds in groups.items() for added, size in rank_additions(builds)]
 
 
 MOST_BUILDS = 20
@@ -520,9 +536,9 @@ def added_by_operator() -> dict[str, dict[str, int]]:
     """What single operators, as `domain:op`, added to libraries that were built on this computer: bytes by ABI."""
     builds = sorted(builds_in(default_cache()), key=lambda build: (build[0] / RECORD).stat().st_mtime_ns)
     sizes: dict[str, dict[str, int]] = {}
-    for abi, added, size in ranking(record for _, record in builds[-MOST_BUILDS:]):
-        if len(added) == 1:
-            sizes.setdefault(added[0], {}).setdefault(abi, size)
+    for addition in ranking(record for _, record in builds[-MOST_BUILDS:]):
+        if len(addition.added) == 1:
+            sizes.setdefault(addition.added[0], {}).setdefault(addition.abi, addition.size_bytes)
     return sizes
 
 

@@ -1,5 +1,6 @@
 """Judges one model for a provider: the answers of `ort-mobile partition`."""
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -110,8 +111,8 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
     """
     import onnxruntime
 
-    shown, ships, model = views.of(settings)
-    loaded = views.loaded
+    view = views.of(settings)
+    shown, ships, model = view.shown, view.ships, view.model
     check_computed(views.computed, shown, views.source.name)
     asked = claims_of(settings)
     asked.check(views, shown, settings)
@@ -132,32 +133,13 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
         provider_claim = claim(shown, settings)
         first = ships, (provider_claim if shown is ships else claim(ships, settings))
         load = predict_load(rounds(model, first, views.later, settings), settings)
-        if asked.crash_in_file and not loaded and not load.error:
+        if asked.crash_in_file and not views.loaded and not load.error:
             crash = asked.crash_in_file(ships, provider_claim.claimed)
             load = LoadForecast.failing(crash, estimate=True) if crash else load
         in_bodies = [(owner, body, claim(body, settings)) for owner, body in bodies(shown)]
         if not load.error:
             load = asked.at_run(ModelRun(views=views, ships=ships, settings=settings, load=load))
     copies_inside = sum(copies_of(body, settings, inside.claimed) or 0 for _, body, inside in in_bodies)
-    group_of = {node.index: position for position, group in enumerate(provider_claim.groups) for node in group}
-    refusals = {index: refusal for index, refusal in provider_claim.refusals.items() if index not in group_of}
-    decisions = tuple(
-        Decision(
-            name=node.name,
-            op_type=node.op_type,
-            domain=node.domain,
-            since_version=node.since_version,
-            inputs=node.inputs,
-            outputs=node.outputs,
-            claimed=index in group_of,
-            partition=group_of.get(index),
-            code=refusals[index].code if index in refusals else None,
-            reason=refusals[index].what if index in refusals else None,
-            remedy=(refusals[index].remedy or None) if index in refusals else None,
-        )
-        for index, node in (shown.nodes.items() if not brief or refusals else ())
-        if not brief or index not in group_of
-    )
     cuts, operators = gains(shown, settings, provider_claim, copies_inside, each=not brief)
     apart = not (settings.rules.on_cpu or settings.rules.copies or brief)  # partitions with memory of their own
     given, taken = (copied_bytes(shown, provider_claim.groups) if apart else None) or (None, None)
@@ -184,7 +166,7 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
             for owner, _, inside in in_bodies
             if inside.groups
         ),
-        decisions=decisions,
+        decisions=_decisions(shown, provider_claim, brief=brief),
         cuts=cuts,
         operators=operators,
         load=load,
@@ -192,7 +174,7 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
         shapes_from=onnxruntime.__version__,
         warnings=(
             *dict.fromkeys(views.warnings),
-            *processor_warnings(shown, settings, optimized_there=loaded is not None),
+            *processor_warnings(shown, settings, optimized_there=views.loaded is not None),
             *settings.warnings,
             *(() if load.error else asked.warnings(ModelRun(views=views, ships=ships, settings=settings, load=load))),
             *doubts,
@@ -200,17 +182,41 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
     )
 
 
+def _decisions(graph: Graph, provider_claim: Claim, *, brief: bool) -> tuple[Decision, ...]:
+    """What became of each node, or where it is to be `brief` of each refused one."""
+    group_of = {node.index: position for position, group in enumerate(provider_claim.groups) for node in group}
+    refusals = {index: refusal for index, refusal in provider_claim.refusals.items() if index not in group_of}
+    return tuple(
+        Decision(
+            name=node.name,
+            op_type=node.op_type,
+            domain=node.domain,
+            since_version=node.since_version,
+            inputs=node.inputs,
+            outputs=node.outputs,
+            claimed=index in group_of,
+            partition=group_of.get(index),
+            code=refusals[index].code if index in refusals else None,
+            reason=refusals[index].what if index in refusals else None,
+            remedy=(refusals[index].remedy or None) if index in refusals else None,
+        )
+        for index, node in (graph.nodes.items() if not brief or refusals else ())
+        if not brief or index not in group_of
+    )
+
+
 def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> Simulation | None:
     """What the simulator computes; None where the chip takes nothing, or makes no session."""
     if not answer.claimed or (answer.load and answer.load.error):
         return None
-    _, graph, model = views.of(request.settings)
+    view = views.of(request.settings)
+    model = view.model
     if not (model and views.ships and request.simulate):
         return None
     try:
         chip, original = runner_providers.CHIPS[request.settings.chip], request.original
         simulator = compiler_of(request.settings).simulator
-        return simulator.simulate(views.ships, model, graph, chip, request.simulate, views.folder, original)
+        return simulator.simulate(views.ships, model, view.ships, chip, request.simulate, views.folder, original)
     except ModelError as error:  # the original does not run on the CPU
         return Simulation(passed=False, reason=f"nothing to compare with: {error.reason}", remedy=error.remedy)
 
@@ -283,10 +289,11 @@ def gains(
     before = copies_of(graph, settings, provider_claim.claimed, inside)
     none_cut = settings.rules.on_cpu or not provider_claim.groups or not each
     for position in () if none_cut else waves.candidates():
-        partitions, claimed, copies = waves.claiming(frozenset({position}))
-        if copies is None and partitions >= len(provider_claim.groups) and claimed <= len(provider_claim.claimed):
+        gain = waves.claiming(frozenset({position}))
+        fewer = gain.partitions < len(provider_claim.groups) or gain.claimed > len(provider_claim.claimed)
+        if gain.copies is None and not fewer:
             continue
-        if copies is not None and before is not None and copies >= before:
+        if gain.copies is not None and before is not None and gain.copies >= before:
             continue
         node = waves.units[position].target
         refusal = provider_claim.refusals.get(node.index, Refusal("", ""))
@@ -295,9 +302,9 @@ def gains(
             op_type=node.op_type,
             reason=refusal.what,
             remedy=refusal.remedy,
-            partitions=partitions,
-            claimed=claimed,
-            copies=copies,
+            partitions=gain.partitions,
+            claimed=gain.claimed,
+            copies=gain.copies,
         )
         cuts.append(cut)
     refused: dict[str, list[int]] = {}
@@ -306,11 +313,27 @@ def gains(
             refused.setdefault(unit.target.op_type, []).append(position)
     operators = []
     for op_type, units in refused.items():
-        partitions, claimed, copies = waves.claiming(frozenset(units))
-        gain = OperatorGain(op_type=op_type, nodes=len(units), partitions=partitions, claimed=claimed, copies=copies)
-        operators.append(gain)
+        gain = waves.claiming(frozenset(units))
+        operators.append(
+            OperatorGain(
+                op_type=op_type,
+                nodes=len(units),
+                partitions=gain.partitions,
+                claimed=gain.claimed,
+                copies=gain.copies,
+            )
+        )
     cuts.sort(key=lambda cut: (cut.copies or cut.partitions, -cut.claimed, cut.output))
     return tuple(cuts), tuple(operators)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gain:
+    """Partitions, claimed nodes and copies: of these only what a provider counts."""
+
+    partitions: int
+    claimed: int
+    copies: int | None
 
 
 class _Waves:
@@ -359,14 +382,11 @@ class _Waves:
         refused = [i for i in range(len(self.units)) if fed[i] and not self.supported[i]]
         return sorted(refused, key=lambda i: -near[i])[:MOST]
 
-    def claiming(self, forced: frozenset[int]) -> tuple[int, int, int | None]:
-        """Partitions, claimed nodes and copies if more units were supported; only what the provider counts.
-
-        Groups of trivial nodes only are no partitions.
-        """
+    def claiming(self, forced: frozenset[int]) -> _Gain:
+        """What would be claimed if more units were supported; groups of trivial nodes only are no partitions."""
         if self.settings.rules.on_cpu or self.settings.rules.copies:
             claimed = self.claimed | {node.index for position in forced for node in self.units[position].nodes}
-            return 0, len(claimed), copies_of(self.graph, self.settings, claimed, self.inside)
+            return _Gain(0, len(claimed), copies_of(self.graph, self.settings, claimed, self.inside))
         supported = [*self.supported]
         for position in forced:
             supported[position] = True
@@ -386,4 +406,4 @@ class _Waves:
                         highest += 1
                         break
             wave[position] = highest
-        return len(real), sum(sizes[number] for number in real), None
+        return _Gain(len(real), sum(sizes[number] for number in real), None)

@@ -10,6 +10,7 @@ as they allow. Boxes that nothing leads to stand right above their first consume
 
 import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import msgspec
@@ -340,15 +341,22 @@ def isotonic(values: Sequence[float]) -> list[float]:
     return [total / count for total, count in pools for _ in range(count)]
 
 
-def extent(
-    places: Mapping[int, Point], ways: Iterable[Sequence[Point]], widths: Mapping[int, float]
-) -> tuple[float, float, int]:
-    """The smallest and the largest x of boxes and lines, and the number of layers; zeros for an empty graph."""
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The smallest and the largest x of boxes and lines, and the number of layers."""
+
+    left: float
+    right: float
+    layers: int
+
+
+def extent(places: Mapping[int, Point], ways: Iterable[Sequence[Point]], widths: Mapping[int, float]) -> Extent:
+    """How far a laid out graph reaches; zeros for an empty one."""
     boxes = [(x - widths[node] / 2, x + widths[node] / 2) for node, (x, _) in places.items()]
     points = [(x, x) for way in ways for x, _ in way]
     both = [*boxes, *points] or [(0.0, 0.0)]
     layers = 1 + max((layer for _, layer in places.values()), default=-1)
-    return min(left for left, _ in both), max(right for _, right in both), layers
+    return Extent(min(left for left, _ in both), max(right for _, right in both), layers)
 
 
 def curves(
@@ -415,10 +423,10 @@ def draw(answer: ModelAnswer) -> str:
     producer = {name: key for key, box in boxes.items() for name in box.outputs if name}
     edges = [(producer[name], key) for key, box in boxes.items() for name in box.inputs if name in producer]
     places, ways = lay_out(widths, list(dict.fromkeys(edges)))
-    left, right, layers = extent(places, ways, widths)
-    width = max(right - left, 560.0) + 2 * MARGIN
-    height = HEAD + layers * LAYER_HEIGHT + MARGIN
-    shift = MARGIN - left + (width - 2 * MARGIN - (right - left)) / 2
+    size = extent(places, ways, widths)
+    width = max(size.right - size.left, 560.0) + 2 * MARGIN
+    height = HEAD + size.layers * LAYER_HEIGHT + MARGIN
+    shift = MARGIN - size.left + (width - 2 * MARGIN - (size.right - size.left)) / 2
     parts += [f'<path class="edge" d="{line}"/>' for line in curves(ways, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT)]
     for key, (x_centre, layer) in places.items():
         y = HEAD + layer * LAYER_HEIGHT + BOX_HEIGHT / 2

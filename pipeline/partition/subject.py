@@ -5,7 +5,7 @@ import os
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -59,6 +59,18 @@ def scratch_folder(source: SourceModel) -> Iterator[Path]:
             ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a provider is shown, the graph of the file that ships, at level none the same, and its model.
+
+    An ORT format file has no model here.
+    """
+
+    shown: Graph
+    ships: Graph
+    model: "ModelProto | None"
+
+
 class Views:
     """The graphs of one model that providers judge: graphs are made once, however many providers are asked.
 
@@ -108,25 +120,22 @@ class Views:
         """The model that ships: behind level basic where that is judged."""
         return self._saved if self.optimize is Optimize.BASIC else self.loaded
 
-    def of(self, settings: Settings) -> "tuple[Graph, Graph, ModelProto | None]":
-        """What a provider is shown; the graph of the file that ships, at level none the same; and its model.
-
-        An ORT format file is shown as it is: nothing in it is inlined any more, so it has no model here.
-        """
+    def of(self, settings: Settings) -> "View":
+        """What a provider sees. An ORT format file is shown as it is: nothing in it is inlined any more."""
         subject = self.subject
         if isinstance(subject, Path):
             graph = self._of_file()
-            return graph, graph, None
+            return View(graph, graph, None)
         before = self.before(settings)
         if self.optimize is Optimize.NONE:
             graph = self._graph(before, subject)
-            return graph, graph, before
+            return View(graph, graph, before)
         saved = self.basic()
         ships = self._graph(saved.proto, saved)
         if id(before) not in self._shown:  # every provider without functions of its own has the same model before
             self._shown[id(before)] = before, undone_for_provider(saved.proto, before)
         shown = self._shown[id(before)][1]
-        return (ships if shown is None else self._graph(shown, saved)), ships, saved.proto
+        return View(ships if shown is None else self._graph(shown, saved), ships, saved.proto)
 
     def _of_file(self) -> Graph:
         if self._file is None:

@@ -63,8 +63,8 @@ def read_back(path: Path) -> Model:
     places: dict[str, onnx_model.ByteRange] = {}
     for tensor in proto.graph.initializer:
         if tensor.data_location == tensor.EXTERNAL:
-            location, offset, length = onnx_model.external_entries(tensor)
-            places[tensor.name] = onnx_model.ByteRange(file=path.parent / location, offset=offset, length=length)
+            entries = onnx_model.external_entries(tensor)
+            places[tensor.name] = entries.inside(path.parent / entries.location)
     return LeanModel(proto=proto, folder=path.parent, weights=places)
 
 

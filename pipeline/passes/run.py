@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -163,12 +164,18 @@ def _with_outputs_of(
     return replace(onnx_model.load_model(SourceModel(path=str(path)), work), source=SourceModel(path=str(path)))
 
 
-def _differing(
-    takes: Sequence[TensorInfo], changed: Sequence[TensorInfo]
-) -> tuple[dict[str, int], dict[str, int], int]:
+class _Differing(NamedTuple):
     """Where the inputs of a changed model differ: sizes for axes that were open, by `input[axis]`; the batch's axis by
     input, where the changed model takes more samples; and how many times as many.
     """
+
+    fixed: dict[str, int]
+    batch: dict[str, int]
+    times: int
+
+
+def _differing(takes: Sequence[TensorInfo], changed: Sequence[TensorInfo]) -> _Differing:
+    """Compare the inputs of two models; _IncomparableError where one run of them says nothing of the other."""
     infos = {info.name: info for info in takes}
     fixed, batch, times = dict[str, int](), dict[str, int](), 1
     for after in changed:
@@ -188,7 +195,7 @@ def _differing(
                 raise _IncomparableError(f"{new} samples are not whole batches of the original, which takes {old}")
             else:
                 batch[after.name], times = axis, new // old
-    return fixed, batch, times
+    return _Differing(fixed, batch, times)
 
 
 WIDENED = frozenset({ElementType.FLOAT64, ElementType.FLOAT16, ElementType.BOOL})

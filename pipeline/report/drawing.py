@@ -389,14 +389,21 @@ def loss_bars(report: CampaignReport) -> tuple[Plot, ...]:
 TIMES_WIDTH, TIMES_HEIGHT = 160, 20
 
 
-def time_bars(change: OperatorChange, view: ProfileView) -> tuple[float, float, str]:
-    """The time of an operator before and after as widths of two bars, on an axis that a view's operators share, and
-    the label.
-    """
+@dataclass(frozen=True, slots=True)
+class TimeBars:
+    """The time of an operator before and after as widths of two bars, and what they say."""
+
+    before: float
+    after: float
+    label: str
+
+
+def time_bars(change: OperatorChange, view: ProfileView) -> TimeBars:
+    """The bars of one operator, on an axis that a view's operators share."""
     most = max((max(other.before_ns, other.after_ns) for other in view.operators), default=0.0) or 1.0
     before, after = (round(time / most * TIMES_WIDTH, 1) for time in (change.before_ns, change.after_ns))
     label = f"{change.operator}: {wording.duration(change.before_ns)} before, {wording.duration(change.after_ns)} after"
-    return before, after, label
+    return TimeBars(before, after, label)
 
 
 MOST_BOXES = 300
@@ -447,8 +454,8 @@ def draw_graph(
         texts.append((f"{head} · {counting.counted(len(nodes), 'node')}", line))
     widths = {index: CHARACTER * max(map(len, pair)) + 22 for index, pair in enumerate(texts)}
     places, ways = node_placement.lay_out(widths, edges if drawn else ())
-    left, right, layers = node_placement.extent(places, ways, widths)
-    shift = GRAPH_MARGIN - left
+    size = node_placement.extent(places, ways, widths)
+    shift = GRAPH_MARGIN - size.left
     count = f"{len(groups)} box{'es' * (len(groups) != 1)}"
     boxes = []
     for index, (head, line) in enumerate(texts):
@@ -498,8 +505,8 @@ def draw_graph(
         "title": f"{placement.model} with {placement.title}",
         "facts": (predicted, *facts, *([] if drawn else [f"Not drawn here: it has {count}"])),
         "label": f"Graph of {placement.model}: {counting.counted(len(placement.nodes), 'node')} in {count}",
-        "width": round(right - left + 2 * GRAPH_MARGIN),
-        "height": layers * LAYER_HEIGHT - (LAYER_HEIGHT - BOX_HEIGHT) + 2 * GRAPH_MARGIN,
+        "width": round(size.right - size.left + 2 * GRAPH_MARGIN),
+        "height": size.layers * LAYER_HEIGHT - (LAYER_HEIGHT - BOX_HEIGHT) + 2 * GRAPH_MARGIN,
         "lines": " ".join(node_placement.curves(ways, shift, GRAPH_MARGIN, LAYER_HEIGHT, BOX_HEIGHT)),
         "boxes": tuple(boxes),
         "reasons": tuple(reasons[:MOST_REASONS]),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -498,7 +498,7 @@ def _replayed_needs(
     arguments = [(node.op_type, _argument(node, (INPUTS, 0)), _argument(node, (OUTPUTS, 0))) for node in present]
     moved = {output: given for op, given, output in arguments if op == "DequantizeLinear"}
     moved |= {given: output for op, given, output in arguments if op == "QuantizeLinear"}
-    kept = {(node.domain or DEFAULT_DOMAIN, node.op_type, node.since_version) for node in targets}
+    kept = {_Kernel(node.domain or DEFAULT_DOMAIN, node.op_type, node.since_version) for node in targets}
     for domain, op, version in [_parsed_id(op_id) for op_id in record.produced_ops] or sorted(kept):
         slots = TYPE_SLOTS.get((domain, op), ())
         types = {
@@ -513,11 +513,19 @@ def _replayed_needs(
         yield Need(domain, op, version, named, nameless, ""), label
 
 
-def _parsed_id(op_id: str) -> tuple[str, str, int]:
+class _Kernel(NamedTuple):
+    """An operator with the opset of its kernel."""
+
+    domain: str
+    op_type: str
+    version: int
+
+
+def _parsed_id(op_id: str) -> _Kernel:
     domain, _, rest = op_id.partition(":")
     op, _, version = rest.rpartition(":")
     if not version.isdecimal() or len(version) > 9:
         raise ModelError(
             f"a runtime optimization produces an unreadable operator: {op_id!r}", remedy="convert the model again"
         )
-    return domain or DEFAULT_DOMAIN, op, int(version)
+    return _Kernel(domain or DEFAULT_DOMAIN, op, int(version))

@@ -235,7 +235,7 @@ def test_an_android_build_is_as_android_wants_it(abi: str) -> None:
     assert build.broken_rules(elf, stubs=True) == []
     assert elf.abi == abi
     assert path.stat().st_size < 200_000
-    note = next(body for name, kind, body in elf.notes if (name, kind) == ("Android", 1))
+    note = next(note.content for note in elf.notes if (note.owner, note.type) == ("Android", 1))
     assert int.from_bytes(note, "little") == 27
     assert {"__libc_init", "dlopen", "fork"} <= elf.undefined
 

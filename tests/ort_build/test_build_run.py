@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,10 @@ def quiet(line: str, seconds: float) -> None:
 def test_a_build_is_kept_and_not_made_twice(tmp_path: Path) -> None:
     tree = source(tmp_path / "src", BUILD_PY)
     asked, cache = request(Platform.LINUX, kind=BuildKind.MINIMAL), tmp_path / "cache"
-    folder, record, fresh = run_build(asked, tree, cache, quiet)
-    assert fresh
-    assert run_build(asked, tree, cache, quiet) == (folder, record, False)
+    build = run_build(asked, tree, cache, quiet)
+    folder, record = build.folder, build.record
+    assert build.fresh
+    assert run_build(asked, tree, cache, quiet) == replace(build, fresh=False)
     (file,) = record.files
     assert (file.file, file.abi) == ("x86_64/libonnxruntime.so", "x86_64")
     assert (folder / file.file).stat().st_size == file.size_bytes
@@ -66,11 +68,12 @@ def test_other_operators_use_the_same_tree_and_other_sources_do_not(tmp_path: Pa
 
 def test_a_damaged_build_is_made_again(tmp_path: Path) -> None:
     tree, cache = source(tmp_path / "src", BUILD_PY), tmp_path / "cache"
-    folder, record, _ = run_build(request(Platform.LINUX), tree, cache, quiet)
+    build = run_build(request(Platform.LINUX), tree, cache, quiet)
+    folder, record = build.folder, build.record
     library = folder / record.files[0].file
     library.write_bytes(library.read_bytes()[:-1])
     assert read_record(folder) is None
-    assert run_build(request(Platform.LINUX), tree, cache, quiet)[2]
+    assert run_build(request(Platform.LINUX), tree, cache, quiet).fresh
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 1}', "[]", "\ufeff", "null"])

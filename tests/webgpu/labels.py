@@ -136,7 +136,7 @@ def wrong_in_bodies(label: Label, path: Path, settings: Settings) -> Iterator[st
     onnx.save(named(onnx.load(path)), copy)
     source = SourceModel(path=str(copy))
     with scratch_folder(source) as folder:
-        shown, _, _ = open_views(source, Optimize.NONE, folder, {}).of(settings)
+        shown = open_views(source, Optimize.NONE, folder, {}).of(settings).shown
         for _, body in bodies(shown):
             taken = claim(body, settings).claimed
             for index, node in body.nodes.items():

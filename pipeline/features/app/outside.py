@@ -40,11 +40,13 @@ def tensor_file(data: wire.Buffer, tensor: wire.Field) -> ExternalFile | None:
         kept = onnx.TensorProto.FromString(
             b"".join(data[part.start : part.end] for part in parts if part.number in KEPT)
         )
-        location, offset, length = onnx_model.external_entries(kept)
+        entries = onnx_model.external_entries(kept)
     except (DecodeError, ValueError) as error:
         raise WireError(f"where the data of a tensor lie cannot be read: {str(error)[:100]}") from error
     return ExternalFile(
-        location=location, least_bytes=offset + max(length, guards.tensor_bytes(kept) or 0), needed_by=kept.name[:80]
+        location=entries.location,
+        least_bytes=entries.offset + max(entries.length, guards.tensor_bytes(kept) or 0),
+        needed_by=kept.name[:80],
     )
 
 

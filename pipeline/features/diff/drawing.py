@@ -114,8 +114,8 @@ def _side(
         for index, (_, head, line, _) in enumerate(boxes)
     }
     places, ways = node_placement.lay_out(widths, edges)
-    low, high, layers = node_placement.extent(places, ways, widths)
-    shift = left - low
+    size = node_placement.extent(places, ways, widths)
+    shift = left - size.left
     elements = [
         f'<path class="edge" d="{line}"/>'
         for line in node_placement.curves(ways, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT)
@@ -129,7 +129,7 @@ def _side(
             f'<text class="op" x="{x:.1f}" y="{top + 17:.1f}">{_clean(head)}</text>'
             f'<text class="name" x="{x:.1f}" y="{top + 31:.1f}">{_clean(line)}</text></g>'
         )
-    return _Side(elements, high - low, layers * LAYER_HEIGHT)
+    return _Side(elements, size.right - size.left, size.layers * LAYER_HEIGHT)
 
 
 def _cut(text: str) -> str:

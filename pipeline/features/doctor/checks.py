@@ -175,7 +175,7 @@ def examine(model: ExaminedModel, settings: tuple[claim_answer.Settings, ...]) -
     source = SourceModel(path=model.path)
     with partition_subject.scratch_folder(source) as folder:
         views = partition_subject.open_views(source, claim_answer.Optimize.NONE, folder, {})
-        graph, *_ = views.of(claim_answer.Settings(provider=provider_rules.XNNPACK))
+        graph = views.of(claim_answer.Settings(provider=provider_rules.XNNPACK)).shown
         names = (
             tuple(signature.names_of(signature.open_axes(signature.own_inputs(views.loaded.proto))))
             if views.loaded

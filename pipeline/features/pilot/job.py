@@ -206,8 +206,10 @@ def pilot(
         job_bench.require_library(bench.devices.values(), options.library)
         prepared = prepare.prepare(short, models.find(config), bench.work, bench.work, progress)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
-        read, unloadable, _ = objections.check_against_targets(short, artifacts, bench.work)
-        job = job_run.CampaignJob(short, options, prepared, bench.work, bench.store, read, unloadable)
+        at_targets = objections.check_against_targets(short, artifacts, bench.work)
+        job = job_run.CampaignJob(
+            short, options, prepared, bench.work, bench.store, at_targets.read, at_targets.unloadable
+        )
         measurable = [
             artifact for model in prepared for artifact in model.artifacts if artifact.source in model.references
         ]

@@ -1,6 +1,6 @@
 """Rewrites of products, convolutions and pools."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.model import edit as onnx_edit
 from pipeline.passes import edit as passes_edit
@@ -183,12 +183,20 @@ def _sizes(node: "NodeProto", facts: passes_edit.GraphFacts, operands: tuple[str
     return sizes
 
 
-def _parsed(equation: str) -> tuple[str, str, str] | None:
-    """The indices of two operands and of the result; None for other forms."""
+class _Indices(NamedTuple):
+    """Of an equation: those of two operands and of the result."""
+
+    left: str
+    right: str
+    result: str
+
+
+def _parsed(equation: str) -> _Indices | None:
+    """The indices of an equation of two operands; None for other forms."""
     operands, arrow, result = equation.replace(" ", "").partition("->")
     parts = operands.split(",")
     plain = all(part.isalpha() and len(set(part)) == len(part) for part in (*parts, result))
-    return (parts[0], parts[1], result) if arrow and len(parts) == 2 and plain else None
+    return _Indices(parts[0], parts[1], result) if arrow and len(parts) == 2 and plain else None
 
 
 def _laid_out(
