@@ -150,6 +150,7 @@ def resolved(config: Config, folder: Path) -> Config:
             source=place(m.source),
             test_data=place(m.test_data),
             labels=place(m.labels),
+            gives=m.gives and msgspec.structs.replace(m.gives, classes=str(folder / m.gives.classes)),
             calibration=part(m.calibration),
             evaluation=part(m.evaluation),
         )
@@ -507,6 +508,7 @@ def missing_files(config: Config) -> Iterator[KeyProblem]:
         for part in ("calibration", "evaluation"):
             for key in ("test_data", "labels"):
                 yield from _missing(("models", number, part, key), getattr(getattr(model, part), key, None))
+        yield from _missing(("models", number, "gives", "classes"), model.gives.classes if model.gives else None)
     yield from _missing(("accuracy", "vocabulary"), config.accuracy.vocabulary)
     for number, target in enumerate(config.targets):
         if target.library and not ort_library.name_of(target.library):

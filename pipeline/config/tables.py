@@ -69,6 +69,7 @@ class Channels(StrEnum):
     RGB = "RGB"
     BGR = "BGR"
     GRAY = "GRAY"
+    RGBA = "RGBA"
 
 
 class PreprocessConfig(Table, frozen=True, kw_only=True):
@@ -89,7 +90,7 @@ class PreprocessConfig(Table, frozen=True, kw_only=True):
     layout: ImageLayout = ImageLayout.NCHW
     """NCHW or NHWC."""
     channels: Channels = Channels.RGB
-    """RGB, BGR or GRAY."""
+    """RGB, BGR, GRAY or RGBA."""
     mean: float | tuple[float, ...] = 0.0
     """Subtracted first: one number, or one for each channel."""
     scale: float | tuple[float, ...] = 1.0

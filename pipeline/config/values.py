@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from device_runner import providers as runner_providers
+from pipeline.config import app_data
 from pipeline.config.tables import (
     AccuracyConfig,
     AndroidRelease,
@@ -105,6 +106,11 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     """Values of single inputs, by name: a number, a list of all elements, or a range `{ low = 0, high = 178 }`."""
     preprocess: PreprocessConfig | None = None
     """How images and recordings become the model's input; needed where `test_data` is such files."""
+    takes: app_data.Takes | None = None
+    """What the app has in place of the model's tensor, such as the bytes of an image: what makes one of the other
+    becomes part of the model, behind its transforms, and stays float in every precision."""
+    gives: app_data.Gives | None = None
+    """What the app gets in place of the model's tensor, such as labels, likewise."""
     labels: str | None = None
     """Labels of `test_data`: a CSV file with a line `file,label` for each sample. Or a labelled evaluation set of its
     own: one .npz with `inputs` [N, ...] and `labels` [N]."""
@@ -352,6 +358,8 @@ TABLES: dict[str, type[Table]] = {
     "Top level": Config,
     "[[models]]": ModelConfig,
     "[models.preprocess]": PreprocessConfig,
+    "[models.takes]": app_data.Takes,
+    "[models.gives]": app_data.Gives,
     "[models.inputs.NAME]": Range,
     "[models.calibration], [models.evaluation]": PartConfig,
     "[[models.transforms]]": Step,

@@ -104,14 +104,28 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
 
 def dataset_of(table: configs.ModelConfig) -> Dataset:
     """What a table of a config says that its models are run on."""
-    sizes = {name: max(sizes) for name, sizes in table.lists.items()}
+    sizes = {**_image_sizes(table), **{name: max(sizes) for name, sizes in table.lists.items()}}
     return Dataset(
         test_data=table.test_data or "",
         inputs=table.inputs,
-        preprocess=table.preprocess,
+        preprocess=as_the_app_has(table) or table.preprocess,
         sizes=sizes,
         padding=table.padding,
     )
+
+
+def as_the_app_has(table: configs.ModelConfig) -> config_tables.PreprocessConfig | None:
+    """How files of images become what a model takes that resizes them itself: their bytes as they are."""
+    if not table.takes:
+        return None
+    return config_tables.PreprocessConfig(
+        channels=config_tables.Channels(table.takes.image.value.upper()), layout=config_tables.ImageLayout.NHWC
+    )
+
+
+def _image_sizes(table: configs.ModelConfig) -> dict[str, int]:
+    """Height and width of made-up images."""
+    return dict(zip(("height", "width"), table.takes.usual_size, strict=True)) if table.takes else {}
 
 
 def part_of(table: configs.ModelConfig, part: Part) -> Dataset:
@@ -128,11 +142,12 @@ def part_of(table: configs.ModelConfig, part: Part) -> Dataset:
     shared = sources[0] == sources[1] and not labelled_set
     labels = config.labels or (table.labels if not config.test_data and not labelled_set else None)
     sizes = {name: size if isinstance(size, int) else max(size) for name, size in table.dimensions.items()}
+    sizes = {**_image_sizes(table), **sizes}
     return Dataset(
         test_data=config.test_data or table.test_data or "",
         inputs=table.inputs,
         sizes=sizes,
-        preprocess=config.preprocess or preprocess_of(table),
+        preprocess=as_the_app_has(table) or config.preprocess or preprocess_of(table),
         labels=labels or "",
         part=part if shared and sources[0] else Part.ALL,
         limit=config.samples or 0,

@@ -135,6 +135,10 @@ MAX_PIXELS = 100_000_000
 MAX_RECORDING_BYTES = 256 << 20
 
 
+PILLOW_MODES = {config_tables.Channels.GRAY: "L", config_tables.Channels.RGBA: "RGBA"}
+"""What Pillow calls the channels of an image that is not RGB."""
+
+
 def image_tensor(file: Path, preprocess: config_tables.PreprocessConfig, info: TensorInfo) -> Array:
     """One image as the tensor of an input, with a batch axis where the input has one.
 
@@ -159,7 +163,7 @@ def image_tensor(file: Path, preprocess: config_tables.PreprocessConfig, info: T
             "this image cannot be read", where=str(file), why=str(error)[:300], remedy="remove it, or save it again"
         ) from error
     with opened:
-        image = opened.convert("L" if preprocess.channels is config_tables.Channels.GRAY else "RGB")
+        image = opened.convert(PILLOW_MODES.get(preprocess.channels, "RGB"))
     if preprocess.resize:
         height, width = preprocess.resize
         ways: dict[config_tables.Fit, Callable[..., Image.Image]] = {

@@ -14,6 +14,8 @@ ALLOWED: dict[str, frozenset[str]] = {
 
 OFFERS: dict[str, tuple[str, ...]] = {
     "find.sources": ("imports.job:make_model",),
+    "models.attachments": ("app_data.attach:attachment",),
+    "passes.more": ("app_data.attach:passes",),
     "campaign.searches": ("tune.answers:tune_report",),
     "report.listings": ("tune.report:listings",),
     "report.since": ("pairs.comparison:since",),

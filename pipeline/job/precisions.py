@@ -12,6 +12,7 @@ from pipeline.config import Config
 from pipeline.convert import precisions as convert_precisions
 from pipeline.core import providers as provider_rules
 from pipeline.dataset import Dataset
+from pipeline.job import attachment as job_attachment
 from pipeline.job.targets import CommonTarget, abi_of
 from pipeline.model import sources as model_sources
 from pipeline.passes import precisions as passes_precisions
@@ -35,16 +36,19 @@ def precision_orders(
         )
         for at, step in enumerate(table.transforms):
             registry.options_of(step, f"{where}.transforms[{at}]")
+    attachments = [job_attachment.attachment_of(table, f"models, {model.name}") for model, table in models]
     return [
         convert_precisions.Conversion(
             model=model,
-            base=convert_precisions.ModelInPrecision(model=model, steps=table.transforms),
+            base=convert_precisions.ModelInPrecision(
+                model=model, steps=(*table.transforms, *([attached.step] if attached else []))
+            ),
             precisions=names[table.precisions],
             data=calibration_data(config, table),
             api_level=common.nnapi_level,
-            keep_float=table.keep_float,
+            keep_float=(*table.keep_float, *(attached.nodes if attached else ())),
         )
-        for model, table in models
+        for (model, table), attached in zip(models, attachments, strict=True)
     ]
 
 

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,8 +11,8 @@ import msgspec
 
 from pipeline.config import tables as config_tables
 from pipeline.config import values as config_values
+from pipeline.core import features, workers
 from pipeline.core import providers as provider_rules
-from pipeline.core import workers
 from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
 from pipeline.model import edit as onnx_edit
 from pipeline.model.sources import SourceModel
@@ -380,9 +380,15 @@ PASSES: dict[str, Pass] = {listed.name: listed for listed in (*SURGERY, *QUANTIZ
 """Every pass by its name, in the order of `ort-mobile transform --list`."""
 
 
+MORE = features.Place[Callable[[], Sequence[Pass]]]("passes.more")
+"""Passes of features, which do what a table of the config says: nobody asks for them by name."""
+
+
 def find_pass(name: str, where: str = "") -> Pass:
     """The pass of a name; ConfigError with the nearest name for one that there is not."""
     if name not in PASSES:
+        if offered := next((more for passes in MORE for more in passes() if more.name == name), None):
+            return offered
         close = difflib.get_close_matches(name, PASSES, n=1)
         remedy = f"did you mean {close[0]!r}?" if close else "`ort-mobile transform --list` shows all"
         raise ConfigError(f"there is no pass {name!r}", where=where, remedy=remedy)

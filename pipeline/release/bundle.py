@@ -196,6 +196,9 @@ def _model(shipped: Shipped, signature: ModelSignature | None) -> Iterator[str]:
         if signature.preprocess:
             yield "The files of the test data became inputs in these steps; the app must do the same:\n"
             yield "\n".join((*(f"{number}. {step}" for number, step in enumerate(steps(signature.preprocess), 1)), ""))
+        if signature.takes_image:
+            name = _code(signature.inputs[0].name)
+            yield f"{name} takes the bytes of an image of any size as they are, {signature.image}, row by row.\n"
         if signature.values:
             values = ", ".join(
                 f"{_code(name)}: random from {value.low} to below {value.high}"

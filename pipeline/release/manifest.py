@@ -23,6 +23,7 @@ from device_runner import spec as run_spec
 from device_runner.spec import ElementType, RunOptions
 from pipeline.check import compare as output_compare
 from pipeline.check import library_proof
+from pipeline.config import app_data
 from pipeline.config import tables as config_tables
 from pipeline.core import documents
 from pipeline.core import files as storage
@@ -167,8 +168,25 @@ class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs with a value in the file, which apps may leave out."""
     constant_inputs: tuple[run_spec.Text, ...] = ()
     """Optional inputs of the original model that are constants in the file: apps cannot set them."""
+    image: app_data.ImageBytes | None = None
+    """The bytes of an image, of any size, that its only input takes; None for one that takes tensors."""
+    classes: bool = False
+    """Whether its outputs are the labels of the best classes, and their values."""
     state: dict[run_spec.Text, run_spec.Text] = {}
     """Outputs that become inputs of the next inference, which begin a stream with zeros, or what `values` has."""
+
+    @property
+    def takes_image(self) -> bool:
+        """Whether its only input takes the bytes of an image, as `image` says."""
+        shapes = [given.shape for given in self.inputs if given.dtype is ElementType.UINT8]
+        shape = shapes[0] if len(shapes) == len(self.inputs) == 1 else None
+        return bool(self.image and shape and len(shape) == 4 and shape[3] == self.image.channels)
+
+    @property
+    def gives_classes(self) -> bool:
+        """Whether labels and their values are among its outputs, as `classes` says."""
+        kinds = {output.name: output.dtype for output in self.outputs}
+        return self.classes and (kinds.get("labels"), kinds.get("scores")) == (ElementType.STRING, ElementType.FLOAT32)
 
     def source_of(self, name: str) -> str | None:
         """The output that an input gets the value of the inference before from; None for one that is no state."""

@@ -41,6 +41,8 @@ def signature_of(
         license=table.license or "",
         optional_inputs=tuple(_tensor(name, graph) for name in graph.inputs if name in graph.initializers),
         constant_inputs=constant_inputs,
+        image=table.takes.image if table.takes and len(graph.inputs) == 1 else None,
+        classes=table.gives is not None,
         state=table.state,
     )
 

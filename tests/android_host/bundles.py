@@ -44,6 +44,7 @@ def bundle_of(
     min_api_level: int | None = 30,
     ort_release: str = "1.29",
     artifact: Callable[[Path], object] | None = None,
+    table: ModelConfig | None = None,
 ) -> Path:
     """A bundle in folder/bundle; without `reference` it keeps nothing of the original.
 
@@ -79,7 +80,7 @@ def bundle_of(
         ships=(shipped,),
         made_with={},
         evidence={},
-        models=(signature_of(MODEL, file, ModelConfig(path="")),),
+        models=(signature_of(MODEL, file, table or ModelConfig(path="")),),
         references=references,
         tensors=tensors,
     )

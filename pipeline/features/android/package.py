@@ -44,7 +44,8 @@ FROM_BYTES = Release(1, 20)
 """The first release whose Java API creates a session from a ByteBuffer."""
 
 TAKEN = frozenset({
-    "ModelFile", "DeviceClass", "NpuContext", "Result", "Context", "AssetFileDescriptor", "AssetManager", "Build",
+    "ModelFile", "DeviceClass", "NpuContext", "Pixels", "Label", "Bitmap", "Result",
+    "Context", "AssetFileDescriptor", "AssetManager", "Build",
     "Os", "NonNull", "Nullable", "NNAPIFlags", "File", "FileInputStream", "FileNotFoundException", "FileOutputStream",
     "BigInteger", "BufferedReader", "IOException", "MessageDigest", "NoSuchAlgorithmException", "InputStream",
     "InputStreamReader", "FileChannel", "FloatBuffer", "DoubleBuffer", "LongBuffer", "IntBuffer",
@@ -164,6 +165,10 @@ def java_sources(
         "strings": any(tensor["java_type"] == STRINGS for model in models for tensor in model["outputs"]),
     }
     templates = ["ModelFile.java", *(["DeviceClass.java"] if any(model["rows"] for model in models) else [])]
+    if any(model["image"] for model in models):
+        templates.append("Pixels.java")
+    if any(model["classify"] for model in models):
+        templates.append("Label.java")
     if contexts:
         templates.append("NpuContext.java")
         common |= {**dict(zip(("plugin", "runtime"), chip_contexts.gradle_notations(contexts), strict=True))}
@@ -172,26 +177,32 @@ def java_sources(
     for write in guards:
         sources |= write(common)
     for model in models:
-        buffers = {tensor["java_type"] for tensor in (*model["inputs"], *model["outputs"])}
-        buffers = buffers - {STRINGS} | ({"ByteBuffer"} if release >= FROM_BYTES else set())
-        calls = " ".join(call for _, calls in model["ways"] for call in calls)
-        groups = (
-            (ALWAYS_IMPORTED, True),
-            ((f"java.nio.{buffer}" for buffer in buffers), True),
-            (("ai.onnxruntime.OnnxTensor",), model["typed"] or model["outputs"]),
-            (("java.util.LinkedHashMap", "java.util.Map"), model["typed"]),
-            (("java.util.ArrayList", "java.util.List"), model["rows"] or model["skips"]),
-            (("java.util.LinkedHashSet", "java.util.Set"), model["rows"]),
-            (("ai.onnxruntime.OnnxJavaType",), any("OnnxJavaType" in tensor["create"] for tensor in model["inputs"])),
-            (("ai.onnxruntime.providers.NNAPIFlags",), "NNAPIFlags" in calls),
-            (("java.util.EnumSet",), "EnumSet" in calls),
-            (GUARD_IMPORTS, model["guarded"]),
-        )
-        imports = sorted(name for names, is_needed in groups if is_needed for name in names)
+        imports = _imports(model, from_bytes=release >= FROM_BYTES)
         sources[f"{model['class_name']}.java"] = _render("Model.java", model=model, imports=imports, **common)
     for name, values in _sizes(content, target, models):
         sources[f"{name}.java"] = _render("Sizes.java", class_name=name, **values, **common)
     return sources
+
+
+def _imports(model: TemplateModel, *, from_bytes: bool) -> list[str]:
+    """What the class of a model imports; `from_bytes`: it opens them, too."""
+    buffers = {tensor["java_type"] for tensor in (*model["inputs"], *model["outputs"])}
+    buffers = buffers - {STRINGS} | ({"ByteBuffer"} if from_bytes else set())
+    calls = " ".join(call for _, calls in model["ways"] for call in calls)
+    groups = (
+        (ALWAYS_IMPORTED, True),
+        ((f"java.nio.{buffer}" for buffer in buffers), True),
+        (("ai.onnxruntime.OnnxTensor",), model["typed"] or model["outputs"]),
+        (("java.util.LinkedHashMap", "java.util.Map"), model["typed"]),
+        (("java.util.ArrayList", "java.util.List"), model["rows"] or model["skips"] or model["classify"]),
+        (("java.util.LinkedHashSet", "java.util.Set"), model["rows"]),
+        (("ai.onnxruntime.OnnxJavaType",), any("OnnxJavaType" in tensor["create"] for tensor in model["inputs"])),
+        (("ai.onnxruntime.providers.NNAPIFlags",), "NNAPIFlags" in calls),
+        (("java.util.EnumSet",), "EnumSet" in calls),
+        (GUARD_IMPORTS, model["guarded"]),
+        (("android.graphics.Bitmap",), model["image"]),
+    )
+    return sorted(name for names, is_needed in groups if is_needed for name in names)
 
 
 def objections(manifest: bundle_manifest.Manifest) -> Iterator[Finding]:
@@ -306,6 +317,8 @@ def _model(
         "guarded": guards.is_guarded(
             (options for _, options in ways), content.ships[rows[-1].ships].runs, has_contexts=bool(contexts)
         ),
+        "image": signature.image if signature.takes_image else None,
+        "classify": signature.takes_image and signature.gives_classes,
         "typed": all(_java_type(tensor) for tensor in signature.inputs),
         "gpu": gpu,
         "skips": gpu or bool(contexts),

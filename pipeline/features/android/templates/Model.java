@@ -475,6 +475,34 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
     }
 
 {% endif %}
+{% if model.image %}
+    /**
+     * Runs the model once on a picture of any size, which is not changed.
+     *
+     * @throws IllegalArgumentException if its pixels are not red, green, blue and alpha in bytes of sRGB
+     */
+    @NonNull
+    public Result run(@NonNull Bitmap bitmap) throws OrtException {
+        return run(Pixels.of(bitmap, {{ model.image.channels | number }}), new long[] {1, bitmap.getHeight(), bitmap.getWidth(), {{ model.image.channels | number }}});
+    }
+
+{% endif %}
+{% if model.classify %}
+    /** The classes that a picture most likely shows, best first; as {@link #run(Bitmap)}. */
+    @NonNull
+    public List<Label> classify(@NonNull Bitmap bitmap) throws OrtException {
+        try (Result result = run(bitmap)) {
+            List<Label> labels = new ArrayList<>();
+            String[] texts = result.labels();
+            FloatBuffer scores = result.scores();
+            for (int i = 0; i < texts.length; i++) {
+                labels.add(new Label(texts[i], scores.get(i)));
+            }
+            return labels;
+        }
+    }
+
+{% endif %}
 {% if model.gpu and model.typed %}
     /**
      * Runs the model once in a thread of its own, so that shaders are compiled before anybody waits for a result. The

@@ -1,0 +1,111 @@
+"""The tables `takes` and `gives` of a model: what an app has, and what it wants in place of tensors."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta
+
+from device_runner import spec as run_spec
+from pipeline.config import tables as config_tables
+from pipeline.config.tables import Count
+
+
+class ImageBytes(StrEnum):
+    """The bytes of an image as an app has them: rows from the top, a pixel's channels together."""
+
+    RGBA = "rgba"
+    RGB = "rgb"
+
+    @property
+    def channels(self) -> int:
+        """Bytes of a pixel."""
+        return len(self.value)
+
+
+class Filter(StrEnum):
+    """How an image is resized, by the library that the model was trained with."""
+
+    PILLOW_BILINEAR = "pillow-bilinear"
+    OPENCV_LINEAR = "opencv-linear"
+    OPENCV_CUBIC = "opencv-cubic"
+    ANDROID = "android"
+
+
+class Proportions(StrEnum):
+    """What becomes of an image's proportions."""
+
+    STRETCH = "stretch"
+    LETTERBOX = "letterbox"
+
+
+SHORT_SIDE = r"short [1-9][0-9]{0,4}"
+
+Channels = Annotated[tuple[float, ...], Meta(min_length=3, max_length=3)]
+
+
+class Takes(config_tables.Table, frozen=True, kw_only=True):
+    """What an app has in place of a model's tensor; the graph that makes one of the other goes into the model's file.
+
+    In this order: resize, crop, channels, then (value / divide - mean) * scale with values from 0 to 255, then layout.
+    """
+
+    image: ImageBytes
+    """The bytes of an image, of any height and width: rgba (as of Android's Bitmap and iOS's CGImage) or rgb."""
+    input: run_spec.Text | None = None
+    """The input that gets it; by default the model's only one."""
+    resize: tuple[Count, Count] | Annotated[str, Meta(pattern=f"^{SHORT_SIDE}$")] | None = None
+    """Height and width; or the length of the short side, as in "short 256", which `crop` must follow. By default those
+    of the model's input, or of `crop`."""
+    fit: Proportions = Proportions.STRETCH
+    """stretch both sides to `resize`, or letterbox: keep the proportions and fill up both ends with `fill`."""
+    fill: Annotated[int, Meta(ge=0, le=255)] = 114
+    """The value of what a letterbox fills up, in every channel."""
+    crop: tuple[Count, Count] | None = None
+    """Height and width cut out of the middle after resizing."""
+    filter: Filter
+    """pillow-bilinear (torchvision and Transformers on images), opencv-linear, opencv-cubic or android
+    (createScaledBitmap with its filter): that of the training, or the model gets other pixels than it knows."""
+    channels: config_tables.Channels = config_tables.Channels.RGB
+    """RGB or BGR: their order for the model."""
+    layout: config_tables.ImageLayout = config_tables.ImageLayout.NCHW
+    """NCHW or NHWC."""
+    divide: Annotated[float, Meta(gt=0)] | None = None
+    """Divided by first: 255 gives 0 to 1."""
+    mean: float | Channels | None = None
+    """Subtracted then: one number, or one for each channel."""
+    scale: float | Channels | None = None
+    """Multiplied with last: one number, or one for each channel."""
+
+    @property
+    def short_side(self) -> int:
+        """The length that the short side of an image is resized to; 0 where that is not asked for."""
+        return int(self.resize.split()[1]) if isinstance(self.resize, str) else 0
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width that the model gets, where they are named."""
+        return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
+
+    @property
+    def least_size(self) -> tuple[int, int] | None:
+        """The least height and width that any image is resized to, where that is said."""
+        return (self.short_side, self.short_side) if isinstance(self.resize, str) else self.resize
+
+    @property
+    def usual_size(self) -> tuple[int, int]:
+        """Height and width of an image for who has none: neither those of the model's input, nor square."""
+        height, width = self.size or (224, 224)
+        return 2 * height + 1, 3 * width
+
+
+class Gives(config_tables.Table, frozen=True, kw_only=True):
+    """What an app gets in place of a model's tensor."""
+
+    classes: str
+    """Text file with the label of each class, one a line: the app gets those with the largest values, and these."""
+    output: run_spec.Text | None = None
+    """The output with a value for each class; by default the model's only one."""
+    softmax: bool = False
+    """Whether values become probabilities first; false where the model has made some."""
+    top: Annotated[int, Meta(ge=1, le=1000)] = 5
+    """How many labels; at most as many as there are."""

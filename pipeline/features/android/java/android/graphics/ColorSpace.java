@@ -1,0 +1,5 @@
+package android.graphics;
+
+public class ColorSpace {
+    public native boolean isSrgb();
+}

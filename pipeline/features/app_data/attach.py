@@ -1,0 +1,276 @@
+"""The pass that puts what an app has before a model, and what it wants behind it: one graph, which all else judges."""
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from device_runner import untrusted_files
+from device_runner.spec import ElementType
+from pipeline import config as configs
+from pipeline.config import app_data
+from pipeline.config import tables as config_tables
+from pipeline.core.errors import ConfigError
+from pipeline.features.app_data import classes, image
+from pipeline.features.app_data.graph_end import GraphEnd
+from pipeline.job import attachment as job_attachment
+from pipeline.model import edit as onnx_edit
+from pipeline.model import signature
+from pipeline.model.signature import TensorInfo
+from pipeline.passes import base as passes_base
+from pipeline.passes import edit as passes_edit
+
+if TYPE_CHECKING:
+    import onnx
+
+NAME = "app-data"
+MOST_LABEL_BYTES = 16 << 20
+MOST_LABELS = 1_000_000
+
+
+class AttachOptions(passes_base.Options, frozen=True, kw_only=True):
+    """Options of app-data. `sha256` is that of the file of labels, so that what is cached is of its content."""
+
+    takes: app_data.Takes | None = None
+    gives: app_data.Gives | None = None
+    sha256: str = ""
+
+
+def attach(model: passes_base.Model, options: AttachOptions, context: passes_base.PassContext) -> passes_base.Model:
+    """The model with the parts at its ends; ConfigError where they do not fit."""
+    proto = onnx_edit.copied(model.proto)
+    if options.takes:
+        _put_before(proto, options.takes, context.where)
+    if options.gives:
+        _put_behind(proto, options.gives, context.where)
+    del proto.graph.value_info[:]  # their sizes may have been those of an open batch
+    return passes_edit.changed(model, proto)
+
+
+def passes() -> tuple[passes_base.Pass, ...]:
+    """The pass, for the registry of all."""
+    return (
+        passes_base.Pass(
+            name=NAME,
+            title="Put `takes` before the model and `gives` behind it.",
+            apply=attach,
+            effect=passes_base.Effect.INTERFACE,
+            options=AttachOptions,
+        ),
+    )
+
+
+def attachment(table: configs.ModelConfig) -> job_attachment.Attachment | None:
+    """The pass for a model whose table says what its app has or wants; ConfigError where labels cannot be read."""
+    if not (table.takes or table.gives):
+        return None
+    options: dict[str, object] = {
+        key: msgspec.to_builtins(value) for key, value in (("takes", table.takes), ("gives", table.gives)) if value
+    }
+    labels = read_labels(Path(table.gives.classes)) if table.gives else []
+    if labels:
+        options["sha256"] = hashlib.sha256("\n".join(labels).encode()).hexdigest()
+    parts = [
+        *([image.tensor_of(table.takes, (1, 1))] if table.takes else []),
+        *([classes.best_of(table.gives, "values", labels)] if table.gives else []),
+    ]
+    nodes = tuple(node.name for part in parts for node in part.nodes)
+    return job_attachment.Attachment(step=config_tables.Step(do=NAME, options=options), nodes=nodes)
+
+
+def read_labels(file: Path) -> list[str]:
+    """The labels of a text file, one a line; ConfigError for none, too many and what is no text."""
+    try:
+        text = untrusted_files.read_regular(file, MOST_LABEL_BYTES).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            "the labels cannot be read",
+            where=str(file),
+            why=str(error),
+            remedy="give a text file in UTF-8 with a label a line as `gives.classes`",
+        ) from error
+    labels = text.splitlines()
+    if not labels or len(labels) > MOST_LABELS:
+        raise ConfigError(
+            f"a file of {len(labels):,} labels",
+            where=str(file),
+            why=f"there must be one for each class of the model, {MOST_LABELS:,} at most",
+            remedy="give a text file with a label a line as `gives.classes`",
+        )
+    return labels
+
+
+def _put_before(proto: "onnx.ModelProto", takes: app_data.Takes, where: str) -> None:
+    graph = proto.graph
+    tensor = _chosen(signature.own_inputs(proto), takes.input, "takes.input", where)
+    size = _size_for(tensor, takes, where)
+    form = image.FORMS[takes.filter]
+    opset = onnx_edit.onnx_opset(proto)
+    if opset < form.opset:
+        raise ConfigError(
+            f"opset {opset} has no Resize as {takes.filter} needs it",
+            where=where,
+            why=f"it has been there since opset {form.opset}",
+            remedy=f'raise it first: `transforms = [{{ do = "opset", options = {{ version = {form.opset} }} }}]`',
+        )
+    part = image.tensor_of(takes, size)
+    taken = _names(graph)
+    _refuse_names(part, taken, where)
+    name = next(
+        name for name in (image.INPUT, *(f"{image.INPUT}_{number}" for number in range(2, 99))) if name not in taken
+    )
+    for node in part.nodes:
+        node.input[:] = [name if value == image.INPUT else value for value in node.input]
+    part.nodes[-1].output[:] = [tensor.name]  # readers of the input, in bodies too, read what the part makes
+    nodes = [*part.nodes, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(part.constants)
+    batch = tensor.shape[0] if tensor.shape else None
+    place = next(index for index, value in enumerate(graph.input) if value.name == tensor.name)
+    _one_for_all(graph, batch)
+    value = graph.input[place]
+    value.Clear()
+    value.name = name
+    value.type.tensor_type.elem_type = 2
+    for dim in (1, "height", "width", takes.image.channels):
+        axis = value.type.tensor_type.shape.dim.add()
+        if isinstance(dim, str):
+            axis.dim_param = dim
+        else:
+            axis.dim_value = dim
+
+
+def _put_behind(proto: "onnx.ModelProto", gives: app_data.Gives, where: str) -> None:
+    graph = proto.graph
+    tensor = _chosen(signature.tensor_infos(graph.output), gives.output, "gives.output", where)
+    labels = read_labels(Path(gives.classes))
+    shape = tensor.shape
+    count = shape[1] if shape and len(shape) == 2 else None
+    if tensor.dtype is not ElementType.FLOAT32 or (shape and len(shape) != 2):
+        raise ConfigError(
+            f"the output {tensor.name!r} has no value for each class",
+            where=where,
+            why=f"it is {tensor}; a row of float32 is wanted",
+            remedy="name another output as `gives.output`",
+        )
+    if isinstance(count, int) and count != len(labels):
+        raise ConfigError(
+            f"{len(labels):,} labels do not fit the output {tensor.name!r}",
+            where=gives.classes,
+            why=f"it has {count:,} classes",
+            remedy="give a label a line, in the order of the classes",
+        )
+    part = classes.best_of(gives, tensor.name, labels)
+    taken = _names(graph)
+    _refuse_names(part, taken, where)
+    for name in (classes.LABELS, classes.SCORES):
+        if name in taken:
+            raise ConfigError(
+                f"the model has a value called {name!r}",
+                where=where,
+                why="that is the name of what the app gets",
+                remedy="name it otherwise when you export the model",
+            )
+    graph.node.extend(part.nodes)
+    graph.initializer.extend(part.constants)
+    onnx_edit.keep_only(graph.output, lambda value: value.name != tensor.name)
+    most = min(gives.top, len(labels))
+    for name, kind in ((classes.LABELS, 8), (classes.SCORES, 1)):
+        value = graph.output.add(name=name)
+        value.type.tensor_type.elem_type = kind
+        for size in (1, most):
+            value.type.tensor_type.shape.dim.add().dim_value = size
+
+
+def _chosen(tensors: tuple[TensorInfo, ...], name: str | None, key: str, where: str) -> TensorInfo:
+    """The tensor of a name, or the only one."""
+    names = [tensor.name for tensor in tensors]
+    if name is None and len(tensors) == 1:
+        return tensors[0]
+    if name in names:
+        return tensors[names.index(name)]
+    raise ConfigError(
+        f"the model has no {name!r}" if name else "it is not said which tensor is meant",
+        where=where,
+        why=f"it has {', '.join(names) or 'none'}",
+        remedy=f"name one of them as `{key}`",
+    )
+
+
+def _size_for(tensor: TensorInfo, takes: app_data.Takes, where: str) -> tuple[int, int]:
+    """Height and width that the model gets; ConfigError where it is open, or the model wants another."""
+    shape = tensor.shape
+    if tensor.dtype is not ElementType.FLOAT32 or shape is None or len(shape) != 4:
+        raise ConfigError(
+            f"the input {tensor.name!r} takes no image",
+            where=where,
+            why=f"it is {tensor}; float32 of four axes is wanted",
+            remedy="name another input as `takes.input`",
+        )
+    planes = takes.layout is config_tables.ImageLayout.NCHW
+    depth, own = (shape[1], shape[2:]) if planes else (shape[3], shape[1:3])
+    height, width = takes.size or own
+    if not (isinstance(height, int) and isinstance(width, int)):
+        raise ConfigError(
+            "it is not said to which size an image is resized",
+            where=where,
+            why=f"the input {tensor.name!r} is {tensor}",
+            remedy="give `takes.resize` or `takes.crop`, height and width",
+        )
+    resized = takes.least_size or (height, width)
+    if any(before < after for before, after in zip(resized, (height, width), strict=True)):
+        raise ConfigError(
+            f"{height} by {width} cannot be cut out of every picture",
+            where=where,
+            why=f"`takes.resize` makes it as small as {resized[0]} by {resized[1]}",
+            remedy="make `takes.resize` at least as large as `takes.crop`",
+        )
+    axes = zip((depth, *own), (3, height, width), strict=True)
+    if any(isinstance(axis, int) and axis != size for axis, size in axes):
+        raise ConfigError(
+            f"an image of 3 channels, {height} by {width}, does not fit the input {tensor.name!r}",
+            where=where,
+            why=f"it is {tensor}",
+            remedy="give its height and width as `takes.resize`, or as `takes.crop`, and its `layout`",
+        )
+    return height, width
+
+
+def _one_for_all(graph: "onnx.GraphProto", batch: int | str | None) -> None:
+    """Outputs whose first axis was as long as the input's have one row now."""
+    for value in graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            if isinstance(batch, str) and dim.dim_param == batch:
+                dim.dim_value = 1
+
+
+def _numbered(name: str) -> Iterator[str]:
+    """The name, and then with numbers."""
+    yield name
+    yield from (f"{name}_{number}" for number in itertools.count(2))
+
+
+def _names(graph: "onnx.GraphProto") -> set[str]:
+    """Every name of a value or node, in bodies too."""
+    names: set[str] = set()
+    for body in onnx_edit.subgraphs(graph):
+        names.update(value.name for value in (*body.input, *body.output))
+        names.update(tensor.name for tensor in body.initializer)
+        for node in body.node:
+            names.update((node.name, *node.output))
+    return names
+
+
+def _refuse_names(part: GraphEnd, taken: set[str], where: str) -> None:
+    """ConfigError where the model has the names of a part: it went through this pass before."""
+    if clash := next((node.name for node in part.nodes if node.name in taken), None):
+        raise ConfigError(
+            f"the model has a node called {clash!r}",
+            where=where,
+            why="what an app has or wants is part of it already",
+            remedy="leave out `takes` and `gives`, or give the model as it was exported",
+        )

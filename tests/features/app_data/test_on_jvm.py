@@ -1,0 +1,144 @@
+"""A picture becomes labels in an app's classes, in a real JVM with the real ONNX Runtime."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from pipeline.config import ModelConfig
+from pipeline.config.app_data import Filter, Gives, ImageBytes, Takes
+from pipeline.features.app_data import attach
+from pipeline.model.onnx_model import LeanModel
+from pipeline.passes.base import PassContext
+from pipeline.passes.saving import write_model
+from tests.android_host.bundles import bundle_of
+from tests.features.android.jvm import fetched, released, run
+from tests.features.app_data.samples import classifier, labels
+
+pytestmark = pytest.mark.network
+
+BITMAP = """
+package android.graphics;
+
+import java.nio.Buffer;
+import java.nio.ByteBuffer;
+
+public class Bitmap {
+    public enum Config { ARGB_8888, RGB_565, HARDWARE }
+
+    private final Config config;
+    private final byte[] pixels;
+    private final int width;
+    private final boolean wide;
+
+    public Bitmap(Config config, byte[] pixels, int width, boolean wide) {
+        this.config = config;
+        this.pixels = pixels;
+        this.width = width;
+        this.wide = wide;
+    }
+
+    public Config getConfig() { return config; }
+    public int getWidth() { return width; }
+    public int getHeight() { return pixels.length / 4 / width; }
+    public int getRowBytes() { return 4 * width + 16; }
+
+    public ColorSpace getColorSpace() {
+        return new ColorSpace() {
+            @Override public boolean isSrgb() { return !wide; }
+            @Override public String toString() { return "Display P3"; }
+        };
+    }
+
+    public void copyPixelsToBuffer(Buffer into) {
+        for (int y = 0; y < getHeight(); y++) {
+            ((ByteBuffer) into).put(pixels, 4 * width * y, 4 * width).put(new byte[16]);
+        }
+    }
+}
+"""
+
+COLOR_SPACE = """
+package android.graphics;
+
+public abstract class ColorSpace {
+    public abstract boolean isSrgb();
+}
+"""
+
+BUILD = """
+package android.os;
+
+public class Build {
+    public static class VERSION {
+        public static final int SDK_INT = 33;
+    }
+}
+"""
+
+MAIN = """
+import android.graphics.Bitmap;
+import com.example.demo.Label;
+import com.example.demo.Model;
+import java.io.File;
+import java.nio.file.Files;
+import java.nio.file.Paths;
+
+public class Pictures {
+    static void refused(Model model, Bitmap bitmap) throws Exception {
+        try {
+            model.classify(bitmap);
+        } catch (IllegalArgumentException error) {
+            System.out.println(error.getMessage());
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        byte[] pixels = Files.readAllBytes(Paths.get(arguments[1]));
+        int width = Integer.parseInt(arguments[2]);
+        try (Model model = Model.open(new File(arguments[0]))) {
+            for (Label label : model.classify(new Bitmap(Bitmap.Config.ARGB_8888, pixels, width, false))) {
+                System.out.println(label.text + "|" + Float.floatToIntBits(label.score));
+            }
+            refused(model, new Bitmap(Bitmap.Config.HARDWARE, pixels, width, false));
+            refused(model, new Bitmap(Bitmap.Config.ARGB_8888, pixels, width, true));
+        }
+        System.exit(0);
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("form", ImageBytes)
+def test_a_bitmap_becomes_labels(tmp_path: Path, form: ImageBytes) -> None:
+    library = fetched("jvm:1.28.0")
+    takes = Takes(image=form, filter=Filter.PILLOW_BILINEAR, divide=255)
+    gives = Gives(classes=str(labels(tmp_path)), softmax=True, top=3)
+    model = LeanModel(proto=classifier(), folder=tmp_path, weights={})
+    context = PassContext(folder=tmp_path, where="m.onnx")
+    write_model(attach.attach(model, attach.AttachOptions(takes=takes, gives=gives), context), tmp_path / "whole.onnx")
+    table = ModelConfig(path="m.onnx", takes=takes, gives=gives)
+    bundle = bundle_of(tmp_path / "made", tmp_path / "whole.onnx", reference=False, table=table)
+    aar = released(bundle)
+    for name, text in (("graphics/Bitmap", BITMAP), ("graphics/ColorSpace", COLOR_SPACE), ("os/Build", BUILD)):
+        file = tmp_path / f"android/{name}.java"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    sources = [str(file) for file in (tmp_path / "android").rglob("*.java")]
+    subprocess.run(["javac", "-d", str(tmp_path), *sources], check=True)
+
+    pixels = np.random.default_rng(3).integers(0, 256, (77, 101, 4), np.uint8)
+    (tmp_path / "pixels").write_bytes(pixels.tobytes())
+    arguments = (str(bundle / "models/model.ort"), str(tmp_path / "pixels"), "101")
+    lines = run(MAIN, arguments, (library, aar.parent / "classes.jar"), tmp_path)
+
+    session = onnxruntime.InferenceSession(onnx.load(tmp_path / "whole.onnx").SerializeToString())
+    named, scores = session.run(None, {"image": pixels[None, ..., : form.channels]})
+    assert [line.split("|")[0] for line in lines[:3]] == list(named[0])
+    given = np.array([int(line.split("|")[1]) for line in lines[:3]], np.int32).view(np.float32)
+    np.testing.assert_allclose(given, scores[0], atol=1e-6)  # another release
+    assert lines[3].startswith("the bitmap is HARDWARE, not ARGB_8888: bitmap.copy(")
+    assert lines[4].startswith("the bitmap's colours are Display P3, not sRGB: ")
