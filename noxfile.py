@@ -263,7 +263,13 @@ APP_CODE = tuple(
 DECIDED_BY = {
     "native": C_CODE,
     "sweep": (*C_CODE, "device_runner/android_host/*.py", "pipeline/partition/reference.py"),
-    "consumer": (*APP_CODE, "docs/guide.md", "tests/consumers/*.py"),
+    "consumer": (
+        *APP_CODE,
+        "docs/guide.md",
+        "tests/consumers/*.py",
+        "tests/features/guard/native*",
+        "tests/features/guard/native/*",
+    ),
 }
 """Marks of tests that need to run where these files changed: C and how it is built and asked, what apps are given."""
 
@@ -361,13 +367,13 @@ def library_tests(session: nox.Session) -> None:
 
 @development_session
 def consumer_tests(session: nox.Session) -> None:
-    """What app teams build with takes a release: Gradle, Kotlin, R8, Swift; skip without network, JDK or Maven.
+    """What app teams build with takes a release: Gradle, Kotlin, R8, Swift and its guard; skips without network, JDK.
 
     They run where what apps are given changed since they passed; `-- --all` in any case. What passes is recorded:
     commit tests/ground_truth/consumer.sha256 with the change.
     """
     skip_passed(session, "consumer")
-    files = ("tests/consumers", "tests/features/away/test_apk.py")
+    files = ("tests/consumers", "tests/features/away/test_apk.py", "tests/features/guard")
     chosen = (*files, "-m", "consumer", "-n", "2", "--dist", "loadfile", "-rs", *pytest_words(session))
     pytest(session, *chosen)
     if shutil.which("javac") and shutil.which("mvn"):  # without them, tests skip

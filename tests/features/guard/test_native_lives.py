@@ -43,8 +43,11 @@ def test_a_driver_that_dies_when_it_is_tried_ends_the_app_once(device: MakeDevic
     ours = device()
     launches = [ours.launch(f"coreml:{kind}@{stage}", wait=True) for _ in range(4)]
     assert crashes(launches) == crashes(launches[:1]) == 1
+    assert [launch.events for launch in launches][1:3] == [
+        ["died coreml", "postponed webgpu"],
+        ["passed webgpu", "chosen webgpu"],
+    ]
     assert [provider(launch) for launch in launches][1:] == ["cpu", "cpu", "webgpu"]
-    assert launches[1].events == ["died coreml", "postponed webgpu"]
 
 
 @pytest.mark.parametrize("kind", ["nan", "inf", "zeros", "half", "permuted", "reversed"])
@@ -180,6 +183,27 @@ def test_the_fastest_of_two_races_that_agree_is_chosen(device: MakeDevice) -> No
     assert provider(second) == "coreml"  # the bundle's order, until another launch's race agrees
     assert second.events == ["raced webgpu", "chosen webgpu"]
     assert (provider(third), third.events) == ("webgpu", [])
+
+
+def test_what_is_slower_in_use_than_in_its_races_races_again(device: MakeDevice) -> None:
+    ours = device(properties={"noise": 1000, "times": "coreml:60000,webgpu:20000,cpu:120000"})
+    for _ in range(2):
+        ours.launch(wait=True)
+    slow = "coreml:25000,webgpu:60000,cpu:120000"
+    assert [provider(ours.launch(times=slow, runs=66)) for _ in range(3)] == ["webgpu"] * 3
+    found = ours.launch(wait=True, times=slow)
+    assert found.events[0] == "slower webgpu"
+    assert "raced coreml" in found.events
+
+
+def test_fast_launches_between_and_short_ones_are_no_reason_to_race_again(device: MakeDevice) -> None:
+    ours = device(properties={"noise": 1000, "times": "coreml:60000,webgpu:20000,cpu:120000"})
+    for _ in range(2):
+        ours.launch(wait=True)
+    slow = "webgpu:40000"
+    for times, runs in ((slow, 66), (slow, 66), ("webgpu:20000", 66), (slow, 66), (slow, 66), (slow, 3)):
+        ours.launch(times=times, runs=runs)
+    assert ours.launch(wait=True, times=slow).events == []
 
 
 def test_a_driver_that_dies_in_a_race_is_the_one_that_is_charged(device: MakeDevice) -> None:

@@ -1,15 +1,17 @@
-// What session options are doing, in a mapped file of 64 bytes: a store of some nanoseconds that the kernel keeps when the
-// process dies. Nothing is synced: a power cut may lose it, and is no fault of theirs.
+// What session options are doing and how long runs took, in a mapped file: stores of some nanoseconds that the kernel keeps
+// when the process dies. Nothing is synced: a power cut may lose it, and is no fault of theirs.
 #pragma once
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <string>
 
@@ -77,7 +79,10 @@ class GuardFlag {
     void Name(const std::string& key, std::int32_t boot, std::int32_t process) {
         Set(kRunningAt, 0);
         Set(kStageAt, 0);
-        Set(kCleanAt, key == Key() ? Number(kCleanAt) : 0);
+        if (key != Key()) {
+            Set(kCleanAt, 0);
+            Set(kCountAt, 0);
+        }
         char bytes[kKeyBytes] = {};
         key.copy(bytes, kKeyBytes);
         std::memcpy(mapped_ + kKeyAt, bytes, kKeyBytes);
@@ -87,8 +92,21 @@ class GuardFlag {
         Set(0, kMagic);
     }
 
-    // Forgets what ran; clean runs stay.
-    void Clear() { Set(kRunningAt, 0); }
+    // The median of the latest launch's last runs in milliseconds, of those that no other ran beside; 0 for too few.
+    double TypicalMilliseconds() const {
+        float times[kTimes];
+        std::memcpy(times, mapped_ + kTimesAt, sizeof times);
+        if (Number(kCountAt) < kTimes) return 0;
+        for (float& time : times) time = time > 0 ? time : 0;  // a damaged file may hold a NaN, which has no order
+        std::nth_element(times, times + kTimes / 2, times + kTimes);
+        return times[kTimes / 2];
+    }
+
+    // Forgets what ran and how long; clean runs stay.
+    void Clear() {
+        Set(kRunningAt, 0);
+        Set(kCountAt, 0);
+    }
 
     // Forgets clean runs.
     void ClearTrust() { Set(kCleanAt, 0); }
@@ -103,22 +121,32 @@ class GuardFlag {
             Start();
             Set(kStageAt, stage);
             Set(kRunningAt, 1);
+            began_ = std::chrono::steady_clock::now();
         }
+        is_alone_ = running_ == 1;
     }
 
     // Behind each run, whether it gave outputs or an exception.
     void End() {
         const std::lock_guard<std::mutex> guard(mutex_);
-        if (--running_ == 0) Set(kRunningAt, 0);
+        if (--running_ == 0) {
+            const std::int32_t count = Number(kCountAt);
+            if (is_alone_ && count >= 0 && count < std::numeric_limits<std::int32_t>::max()) Took(count);
+            Set(kRunningAt, 0);
+        }
         const std::int32_t clean = Number(kCleanAt);
         Set(kCleanAt, clean < kCleanRuns ? clean + 1 : clean);
     }
 
   private:
     static constexpr std::int32_t kMagic = 0x4f4d4731;
-    static constexpr std::size_t kBytes = 64, kKeyBytes = 32;
+
+    // Runs of a launch whose times are kept; of fewer nothing is said.
+    static constexpr std::int32_t kTimes = 64;
+
+    static constexpr std::size_t kKeyBytes = 32;
     static constexpr std::size_t kRunningAt = 4, kStageAt = 8, kCleanAt = 12, kKeyAt = 16, kStartedAt = 48, kBootAt = 56;
-    static constexpr std::size_t kProcessAt = 60;
+    static constexpr std::size_t kProcessAt = 60, kCountAt = 64, kTimesAt = 68, kBytes = kTimesAt + kTimes * sizeof(float);
 
     static bool Filled(int file) {
         unsigned char bytes[kBytes] = {};
@@ -144,9 +172,20 @@ class GuardFlag {
         std::memcpy(mapped_ + kStartedAt, &now, sizeof now);
     }
 
+    // Keeps how long a run took, in the place of the oldest.
+    void Took(std::int32_t count) {
+        const std::chrono::duration<float, std::milli> took = std::chrono::steady_clock::now() - began_;
+        const float milliseconds = took.count();
+        const std::size_t place = static_cast<std::size_t>(count % kTimes) * sizeof milliseconds;
+        std::memcpy(mapped_ + kTimesAt + place, &milliseconds, sizeof milliseconds);
+        Set(kCountAt, count + 1);
+    }
+
     unsigned char* mapped_;
     std::mutex mutex_;
+    std::chrono::steady_clock::time_point began_;
     int running_ = 0;
+    bool is_alone_ = false;
 };
 
 }  // namespace ort_mobile

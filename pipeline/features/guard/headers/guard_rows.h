@@ -129,9 +129,6 @@ class GuardRows {
     std::string fastest, settled;
     std::int64_t races = 0;
 
-    // Launches in a row that were slower than the race: Java's classes count them, and here the number is kept.
-    std::int64_t slow = 0;
-
     // Why a file was not read; "" where it was, or none is there.
     std::string damage;
 
@@ -139,7 +136,15 @@ class GuardRows {
     void StartAnew() {
         fastest.clear();
         settled.clear();
-        races = slow = 0;
+        races = slow_ = 0;
+    }
+
+    // Notes how long a run took in a launch and in the race; whether that was so often too long that races begin anew.
+    bool IsSlower(double milliseconds, double raced) {
+        slow_ = milliseconds > kSlower * raced ? slow_ + 1 : 0;
+        if (slow_ < kMostSlow) return false;
+        StartAnew();
+        return true;
     }
 
     // Notes who won a race; a second one in a row, of another launch, settles it.
@@ -174,7 +179,7 @@ class GuardRows {
     // Writes the rows; GuardError where they cannot be kept.
     void Save() {
         if (rows_.size() > kMostRows) rows_.erase(rows_.begin(), rows_.end() - kMostRows);
-        std::string lines = "race\t" + fastest + "\t" + settled + "\t" + std::to_string(races) + "\t" + std::to_string(slow) + "\n";
+        std::string lines = "race\t" + fastest + "\t" + settled + "\t" + std::to_string(races) + "\t" + std::to_string(slow_) + "\n";
         for (const GuardRow& row : rows_) lines += row.Line() + "\n";
         files_.Write(name_, std::string(kFormat) + "\t" + Hexadecimal(Crc32(lines)) + "\n" + lines);
     }
@@ -182,6 +187,10 @@ class GuardRows {
   private:
     static constexpr const char* kFormat = "ort-mobile guard 1";
     static constexpr std::ptrdiff_t kMostRows = 16;
+
+    // What is much longer, and after how many such launches the session options race again.
+    static constexpr double kSlower = 1.5;
+    static constexpr std::int64_t kMostSlow = 3;
 
     // How long a suspicion lasts that nothing confirmed, in milliseconds.
     static constexpr std::int64_t kSuspicionMilliseconds = std::int64_t{30} * 24 * 3'600'000;
@@ -200,7 +209,7 @@ class GuardRows {
             std::int64_t count = 0;
             const bool is_race = fields[0] == "race" && (fields.size() == 4 || fields.size() == 5);
             if (is_race && GuardNumber(fields[3], count) && count >= 0) {
-                if (fields.size() == 5 && (!GuardNumber(fields[4], slow) || slow < 0 || slow > 9)) return "damaged rows";
+                if (fields.size() == 5 && (!GuardNumber(fields[4], slow_) || slow_ < 0 || slow_ > 9)) return "damaged rows";
                 fastest = fields[1];
                 settled = fields[2];
                 races = std::min<std::int64_t>(count, std::numeric_limits<std::int32_t>::max());
@@ -226,6 +235,9 @@ class GuardRows {
     GuardFiles files_;
     std::string name_;
     std::vector<GuardRow> rows_;
+
+    // Launches in a row in which runs took much longer than in the race.
+    std::int64_t slow_ = 0;
 };
 
 }  // namespace ort_mobile

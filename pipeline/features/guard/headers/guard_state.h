@@ -217,10 +217,30 @@ class GuardState : public std::enable_shared_from_this<GuardState> {
             use_->ClearTrust();
             is_charged = true;
         }
+        is_charged |= NoteTimes(running);
         if (is_charged) rows_->Save();  // before the markers go: a process that dies here settles once more
         use_->Clear();
         tried_->flag->Clear();
         if (!tried_->Clear() || !opened_->Clear()) GiveUp("a marker cannot be removed");
+    }
+
+    // Counts a launch in which the winner of two races took much longer than in them; whether there is anything to keep.
+    bool NoteTimes(const GuardRow* running) {
+        const double typical = use_->TypicalMilliseconds();
+        if (!running || typical <= 0 || running->milliseconds <= 0 || running->key != rows_->settled) return false;
+        if (rows_->IsSlower(typical, running->milliseconds)) {
+            const std::string times = Milliseconds(typical) + ", " + Milliseconds(running->milliseconds) + " in the race";
+            Tell(Event("slower", running->way).With("text", times));
+        }
+        return true;
+    }
+
+    // For people: "1.250 ms", whatever the locale of the app writes between whole numbers and the rest.
+    static std::string Milliseconds(double milliseconds) {
+        const long micro = std::lround(1000 * milliseconds);
+        char text[32];
+        std::snprintf(text, sizeof text, "%ld.%03ld ms", micro / 1000, micro % 1000);
+        return text;
     }
 
     // Charges what a marker stands for.
@@ -403,10 +423,7 @@ class GuardState : public std::enable_shared_from_this<GuardState> {
         const Guarded guard(*this);
         const double milliseconds = 1000 * racer.runner->Estimate();
         rows_->Of(racer.key, racer.way).milliseconds = milliseconds;
-        const long micro = std::lround(1000 * milliseconds);
-        char text[32];
-        std::snprintf(text, sizeof text, "%ld.%03ld ms; ", micro / 1000, micro % 1000);
-        return racer.way + " " + text;
+        return racer.way + " " + Milliseconds(milliseconds) + "; ";
     }
 
     GuardRow Row(const GuardWay& way) {

@@ -81,7 +81,7 @@ struct GuardRows {
     /// How many races there were.
     private(set) var races = 0
 
-    /// Launches in a row that were slower than the race: Java's classes count them, and here the number is kept.
+    /// Launches in a row in which runs took much longer than in the race.
     private var slow = 0
 
     /// Why a file was not read; "" where it was, or none is there.
@@ -89,6 +89,9 @@ struct GuardRows {
 
     private static let format = "ort-mobile guard 1"
     private static let mostRows = 16
+
+    /// What is much longer, and after how many such launches the session options race again.
+    private static let slower = 1.5, mostSlow = 3
 
     /// How long a suspicion lasts that nothing confirmed, in milliseconds.
     private static let suspicionMilliseconds: Int64 = 30 * 24 * 3_600_000
@@ -110,6 +113,14 @@ struct GuardRows {
     /// Forgets the races: they were of other files, another system, or what won is out.
     mutating func startAnew() {
         (fastest, settled, races, slow) = ("", "", 0, 0)
+    }
+
+    /// Notes how long a run took in a launch and in the race; whether that was so often too long that races begin anew.
+    mutating func isSlower(_ milliseconds: Double, raced: Double) -> Bool {
+        slow = milliseconds > GuardRows.slower * raced ? slow + 1 : 0
+        if slow < GuardRows.mostSlow { return false }
+        startAnew()
+        return true
     }
 
     /// Notes who won a race; a second one in a row, of another launch, settles it.

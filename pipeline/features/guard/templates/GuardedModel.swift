@@ -136,11 +136,27 @@ final class GuardedModel: @unchecked Sendable {
             use.clearTrust()
             isCharged = true
         }
+        if noteTimes(of: use) { isCharged = true }
         if isCharged { try rows.save() }  // before the markers go: a process that dies here settles once more
         use.clear()
         tried.flag.clear()
         if !tried.clear() || !opened.clear() { giveUp("a marker cannot be removed") }
     }
+
+    /// Counts a launch in which the winner of two races took much longer than in them; whether there is anything to keep.
+    private func noteTimes(of use: GuardFlag) -> Bool {
+        let typical = use.typicalMilliseconds
+        guard let running = rows.get(use.key), typical > 0, running.milliseconds > 0, running.key == rows.settled else {
+            return false
+        }
+        if rows.isSlower(typical, raced: running.milliseconds) {
+            let times = "\(rounded(typical)) ms, \(rounded(running.milliseconds)) ms in the race"
+            tell(event("slower", running.way).with("text", times))
+        }
+        return true
+    }
+
+    private func rounded(_ milliseconds: Double) -> Double { (milliseconds * 1000).rounded() / 1000 }
 
     /// Charges what a marker stands for. The system does not say why a process ended; a kernel that started anew is no proof.
     private func settle(_ marker: GuardMarker, isTrial: Bool) -> Bool {
@@ -353,7 +369,7 @@ final class GuardedModel: @unchecked Sendable {
             var row = row(way)
             row.milliseconds = 1000 * seconds
             rows.put(row)
-            return "\(way.name) \((row.milliseconds * 1000).rounded() / 1000) ms; "
+            return "\(way.name) \(rounded(row.milliseconds)) ms; "
         }
     }
 
