@@ -26,7 +26,7 @@ OFFERS: dict[str, tuple[str, ...]] = {
     "android.requests": ("guard.helper:request",),
     "apple.guard": ("guard.swift:sources",),
     "snippet.guard": ("guard.cpp:headers",),
-    "release.self_tests": ("guard.selftest:self_tests",),
+    "release.self_tests": ("guard.bundle:self_tests",),
     "convert.options": ("diff.command:convert_options",),
     "convert.changes": ("diff.command:convert_changes",),
     "run.plan_options": ("pilot.command:options",),

@@ -9,14 +9,15 @@ from pathlib import Path
 from device_runner.spec import RunOptions
 from pipeline.core import features
 from pipeline.release import manifest as bundle_manifest
+from pipeline.release import self_test
 
-SELF_TESTS = features.Place[Callable[[Path, bundle_manifest.Manifest, str], dict[str, bytes | str]]](
+SELF_TESTS = features.Place[Callable[[Path, bundle_manifest.Manifest, str], dict[str, self_test.SelfTest]]](
     "release.self_tests"
 )
 
 
-def self_tests(bundle: Path, manifest: bundle_manifest.Manifest, target: str) -> dict[str, bytes | str]:
-    """By model of a target: the data of its self-test, or why there is none."""
+def self_tests(bundle: Path, manifest: bundle_manifest.Manifest, target: str) -> dict[str, self_test.SelfTest]:
+    """The self-tests of a target, by model."""
     return {model: test for tests in SELF_TESTS for model, test in tests(bundle, manifest, target).items()}
 
 

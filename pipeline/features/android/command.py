@@ -105,10 +105,12 @@ def android(
         "new": new,
         "onnxruntime": library.release,
         "runtime": beside.notation if beside else "",
+        "self_tests": [test.document for test in library.protection.self_tests.values()],
     }
     lines = [
         f"{'wrote' if new else 'unchanged'}  {output / named.folder}",
         f"classes  {', '.join(classes)}",
+        *(line for test in library.protection.self_tests.values() for line in test.lines),
         "",
         "settings.gradle.kts, in dependencyResolutionManagement { repositories { … } }:",
         f'    maven {{ url = uri("{output.absolute()}") }}',

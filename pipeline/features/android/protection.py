@@ -10,7 +10,7 @@ from pathlib import Path
 from device_runner import build as runner_build
 from device_runner.spec import RunOptions
 from pipeline.core import features
-from pipeline.release import guards
+from pipeline.release import guards, self_test
 from pipeline.release import manifest as bundle_manifest
 
 GUARDS = features.Place[Callable[[Mapping[str, object]], dict[str, str]]]("android.guard")
@@ -27,11 +27,11 @@ REQUESTS = features.Place[Callable[[RunOptions], str]]("android.requests")
 class Protection:
     """What the guard of a library has beside its classes.
 
-    `self_tests` are what phones try ways with, by model: data of an asset, or why there is none; `programs` those that
-    do so in a process of their own, by ABI, or why there is none.
+    `self_tests` are what phones try ways with, by model; `programs` those that do so in a process of their own, by ABI,
+    or why there is none.
     """
 
-    self_tests: Mapping[str, bytes | str] = field(default_factory=dict)
+    self_tests: Mapping[str, self_test.SelfTest] = field(default_factory=dict)
     programs: Mapping[str, bytes | str] = field(default_factory=dict)
 
     @property
@@ -42,14 +42,13 @@ class Protection:
     @property
     def samples(self) -> dict[str, bytes]:
         """The data of self-tests, by model."""
-        return {model: data for model, data in self.self_tests.items() if isinstance(data, bytes)}
+        return {model: test.data for model, test in self.self_tests.items() if test.data}
 
     @property
     def warnings(self) -> Iterator[str]:
         """What is not there, and why."""
-        for model, why in self.self_tests.items():
-            if isinstance(why, str):
-                yield f"self-test of {model}: none, {why}"
+        for test in self.self_tests.values():
+            yield from test.warnings
         for abi, why in self.programs.items():
             if isinstance(why, str):
                 yield f"no program for trials on {abi}, where the app itself makes them: {why}"

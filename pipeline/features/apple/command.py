@@ -87,10 +87,12 @@ def apple(
             "new": new,
             "onnxruntime": package.requirement,
             "warnings": package.warnings,
+            "self_tests": [test.document for test in package.self_tests],
         },
         (
             f"{'wrote' if new else 'unchanged'}  {output}",
             f"classes  {', '.join(package.classes)}",
+            *(line for test in package.self_tests for line in test.lines),
             "",
             "Xcode: File > Add Package Dependencies > Add Local. Package.swift of the app:",
             f'    .package(path: "{output.absolute()}")',

@@ -37,7 +37,7 @@ from pipeline.features.apple.sources import (
 from pipeline.features.packages import objections as package_objections
 from pipeline.features.packages import release as packages_release
 from pipeline.library import xcframework
-from pipeline.release import app_code, code_names, guards, selection, signature, target_choice
+from pipeline.release import app_code, code_names, guards, selection, self_test, signature, target_choice
 from pipeline.release import custom_ops as release_custom_ops
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import shipped as release_shipped
@@ -126,6 +126,7 @@ class SwiftPackage:
 
     `classes` open its models and pick their sizes, `warnings` say what differs from what was measured, and
     `requirement` is where ONNX Runtime comes from, as the package's manifest writes it.
+    `self_tests` are what the desk found of them.
     """
 
     name: str
@@ -133,6 +134,7 @@ class SwiftPackage:
     classes: tuple[str, ...]
     warnings: tuple[str, ...]
     requirement: str
+    self_tests: tuple[self_test.SelfTest, ...]
 
 
 def check_config(config: Config) -> None:
@@ -218,7 +220,7 @@ def _package(
     classes = tuple(name for file in sources if not is_taken(name := file.removesuffix(".swift")))
     notes = list(warnings(content, target))
     tests = guards.self_tests(bundle, manifest, target) if table.guard else {}
-    notes += [f"self-test of {model}: none, {why}" for model, why in tests.items() if isinstance(why, str)]
+    notes += [warning for test in tests.values() for warning in test.warnings]
     files: dict[str, str | Path | storage.VerifiedFile] = {**(runtime_files(runtime, archive) if runtime else {})}
     if runtime and not runtime.simulator:
         notes.append("the xcframework has no slice for simulators: apps run on devices only")
@@ -263,6 +265,7 @@ def _package(
         files=files,
         classes=classes,
         warnings=tuple(notes),
+        self_tests=tuple(tests.values()),
         requirement=versions.version if runtime else versions.swift,
     )
 
@@ -278,12 +281,12 @@ def _operator_files(operators: xcframework.XcFramework, name: str) -> dict[str, 
     }
 
 
-def _samples(tests: Mapping[str, bytes | str], module: str, work: Path) -> Iterator[tuple[str, Path]]:
+def _samples(tests: Mapping[str, self_test.SelfTest], module: str, work: Path) -> Iterator[tuple[str, Path]]:
     """The resources with self-tests by their path in the package, written to a folder until the package is."""
-    for model, data in tests.items():
-        if isinstance(data, bytes):
+    for model, test in tests.items():
+        if test.data:
             sample = work / f"{swift_class(model, module)}.sample"
-            storage.write_bytes(sample, data)
+            storage.write_bytes(sample, test.data)
             yield f"Sources/{module}/{MODELS}/{sample.name}", sample
 
 

@@ -2,15 +2,31 @@
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from pipeline.features.guard.sketch import Sketch
+from device_runner.spec import ElementType
+from pipeline.features.guard.sketch import LEAST_DECIBELS, SUMS, Sketch
 
 MAGIC = 0x4F4D5354
 VERSION = 1
 MOST_BYTES = 64 << 10
 """Of a model's data; larger inputs are no sample."""
+
+ANY = "*"
+"""In the place of digests and session options: a way that cannot be run here, as a context for an NPU."""
+
+ANY_WAY = (ANY, ANY)
+
+NOTHING_DECIBELS = LEAST_DECIBELS
+"""What an output reaches that is not there."""
+
+JAVA_TYPES: Mapping[ElementType, str] = {
+    ElementType.FLOAT32: "FLOAT", ElementType.FLOAT64: "DOUBLE", ElementType.FLOAT16: "FLOAT16",
+    ElementType.INT8: "INT8", ElementType.UINT8: "UINT8", ElementType.INT16: "INT16", ElementType.INT32: "INT32",
+    ElementType.INT64: "INT64", ElementType.BOOL: "BOOL",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,3 +98,53 @@ def _text(text: str) -> bytes:
     """As Java's DataInputStream.readUTF reads texts without NUL and without characters beyond the first 65,536."""
     encoded_text = text.encode()
     return struct.pack(">H", len(encoded_text)) + encoded_text
+
+
+def decoded(data: bytes) -> TrialSample:
+    """The sample of data that `encoded` gave, as devices read it."""
+    reader = _Reader(data)
+    reader.numbers(">II")  # the format and its version
+    inputs = tuple(reader.input() for _ in range(reader.count()))
+    outputs = tuple(reader.output() for _ in range(reader.count()))
+    limits = tuple(
+        WayLimits(digests=reader.text(), way=reader.text(), decibels=reader.numbers(f">{len(outputs)}d"))
+        for _ in range(reader.count())
+    )
+    return TrialSample(inputs=inputs, outputs=outputs, limits=limits)
+
+
+class _Reader:
+    """Data of our own making, read from its beginning."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.place = 0
+
+    def numbers(self, form: str) -> tuple[Any, ...]:
+        numbers = struct.unpack_from(form, self.data, self.place)
+        self.place += struct.calcsize(form)
+        return numbers
+
+    def count(self) -> int:
+        (count,) = self.numbers(">I")
+        return int(count)
+
+    def taken(self, size: int) -> bytes:
+        self.place += size
+        return self.data[self.place - size : self.place]
+
+    def text(self) -> str:
+        (size,) = self.numbers(">H")
+        return self.taken(size).decode()
+
+    def input(self) -> SampleInput:
+        name, dtype = self.text(), self.text()
+        shape = self.numbers(f">{self.count()}q")
+        size, seed, low, high = self.numbers(">IQdd")
+        content = zlib.decompress(self.taken(size)) if size else b""
+        return SampleInput(name=name, dtype=dtype, shape=shape, content=content, seed=seed, low=low, high=high)
+
+    def output(self) -> SampleOutput:
+        place, count, step, energy = self.numbers(">IIId")
+        sketch = Sketch(count=count, step=step, energy=energy, sums=self.numbers(f">{SUMS}d"))
+        return SampleOutput(place=place, sketch=sketch)

@@ -5,7 +5,6 @@ sample more than the next. So limits are made at the desk, from what half precis
 """
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,14 +15,14 @@ from device_runner import providers as runner_providers
 from device_runner import spec as run_spec
 from device_runner.spec import ElementType, RunOptions
 from pipeline.campaign import run_options
-from pipeline.core import workers
-from pipeline.core.errors import PipelineError
 from pipeline.features.guard import corruptions
 from pipeline.features.guard import sample as guard_sample
-from pipeline.features.guard.sketch import MOST_DECIBELS, Sketch, decibels, mixed, sketch_of
+from pipeline.features.guard.order import Order, TriedFile
+from pipeline.features.guard.sketch import MOST_DECIBELS, Sketch, decibels, drawn, sketch_of
 from pipeline.model import ort_format
 from pipeline.model import session as model_session
 from pipeline.release import manifest as bundle_manifest
+from pipeline.release import self_test
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,89 +42,12 @@ HALF_MARGIN = 20.0
 OWN_MARGIN = 6.0
 """What a way may be under the CPU's own distance from the original: rounding of quantized models differs by kernels."""
 
-ANY = "*"
-"""In the place of digests and session options: a way that cannot be run here, as a context for an NPU."""
-
 SEEDS = range(1, 9)
 EXACT_PROVIDERS = frozenset({runner_providers.CPU, "xnnpack"})
 """Providers that compute in the types of the model."""
 
-JAVA_TYPES: Mapping[ElementType, str] = {
-    ElementType.FLOAT32: "FLOAT", ElementType.FLOAT64: "DOUBLE", ElementType.FLOAT16: "FLOAT16",
-    ElementType.INT8: "INT8", ElementType.UINT8: "UINT8", ElementType.INT16: "INT16", ElementType.INT32: "INT32",
-    ElementType.INT64: "INT64", ElementType.BOOL: "BOOL",
-}  # fmt: skip
 
-
-class TriedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that ships, with the session options that are tried with it."""
-
-    path: str
-    digests: str
-    runs: tuple[RunOptions, ...]
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """A model whose self-test is wanted: what the bundle keeps of its original, and the files that ship of it."""
-
-    model: str
-    bundle: str
-    reference: bundle_manifest.KeptReference
-    outputs: tuple[str, ...]
-    files: tuple[TriedFile, ...]
-
-
-class SelfTest(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of a self-test; without any, why."""
-
-    model: str
-    data: bytes = b""
-    none: str = ""
-
-
-def self_tests(bundle: Path, manifest: bundle_manifest.Manifest, target: str) -> dict[str, bytes | str]:
-    """By model that something else than the CPU runs: the data of its self-test, or why there is none."""
-    return {test.model: test.data or test.none for test in _tests(bundle, manifest, target)}
-
-
-def _tests(bundle: Path, manifest: bundle_manifest.Manifest, target: str) -> Iterator[SelfTest]:
-    ships: dict[str, list[bundle_manifest.Shipped]] = {}
-    for shipped in manifest.content.ships:
-        if shipped.target == target:
-            ships.setdefault(shipped.model, []).append(shipped)
-    tried = {context.model for context in manifest.content.contexts if context.target == target}
-    tried |= {model for model, rows in ships.items() if any(_tries(row) for row in rows)}
-    references = {reference.model: reference for reference in manifest.references}
-    digests = {file.path: file.sha256 for file in manifest.content.files}
-    orders: list[Order] = []
-    for model, rows in ships.items():
-        if model not in tried:
-            continue
-        if model not in references or not references[model].outputs:
-            yield SelfTest(model=model, none="the bundle keeps no outputs of the original")
-            continue
-        files = tuple(
-            TriedFile(
-                path=row.file, digests="\n".join(digests[path] for path in row.files if path), runs=tuple(row.runs)
-            )
-            for row in rows
-        )
-        names = tuple(tensor.name for tensor in manifest.content.signature(model).outputs)
-        orders.append(Order(model=model, bundle=str(bundle), reference=references[model], outputs=names, files=files))
-    tasks = [workers.Task(label=order.model, call=partial(made, order)) for order in orders]
-    for outcome in workers.run_tasks(tasks) if tasks else ():
-        yield outcome.value or SelfTest(model=outcome.task.label, none=_why(outcome.error))
-
-
-def _tries(shipped: bundle_manifest.Shipped) -> bool:
-    return any(not options.on_cpu for options in shipped.runs)
-
-
-def _why(error: PipelineError | None) -> str:
-    return f"this computer cannot run the model: {error.what}" if error else "no answer"
-
-
-def made(order: Order) -> SelfTest:
+def made(order: Order) -> self_test.SelfTest:
     """The self-test of a model: the first sample that tells sound outputs from bad ones."""
     reasons = []
     for candidate in _candidates(order):
@@ -133,10 +55,11 @@ def made(order: Order) -> SelfTest:
         if sample is not None:
             data = guard_sample.encoded(sample)
             if len(data) <= guard_sample.MOST_BYTES:
-                return SelfTest(model=order.model, data=data)
+                return self_test.SelfTest(model=order.model, data=data)
             reason = f"its sample has {len(data):,} bytes"
         reasons.append(reason)
-    return SelfTest(model=order.model, none=reasons[0] if reasons else "no output of real numbers is compared")
+    why = reasons[0] if reasons else "no output of real numbers is compared"
+    return self_test.SelfTest(model=order.model, none=why)
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,19 +84,16 @@ def _tensor(order: Order, tensor: bundle_manifest.KeptTensor) -> Values:
 
 
 def _feeds(order: Order, candidate: Candidate) -> dict[str, Values]:
-    import numpy as np
-
     feeds = {tensor.name: _tensor(order, tensor) for tensor in candidate.inputs}
     for name, values in feeds.items() if candidate.seed else ():
         low, high = float(values.min(initial=0)), float(values.max(initial=1))
-        share = (mixed(values.size, candidate.seed) >> np.uint64(40)).astype(np.float64) / (1 << 24)
-        feeds[name] = (low + (high - low) * share).astype(np.float32).reshape(values.shape)
+        feeds[name] = drawn(values.shape, candidate.seed, low, high)
     return feeds
 
 
 def _judged(order: Order, candidate: Candidate) -> tuple[str, guard_sample.TrialSample | None]:
     """Why a sample tells nothing, or the sample."""
-    if unfit := [tensor.dtype.value for tensor in candidate.inputs if tensor.dtype not in JAVA_TYPES]:
+    if unfit := [tensor.dtype.value for tensor in candidate.inputs if tensor.dtype not in guard_sample.JAVA_TYPES]:
         return f"an input is of type {unfit[0]}", None
     feeds = _feeds(order, candidate)
     measured = [_Measured(order, file, feeds) for file in order.files]
@@ -193,7 +113,7 @@ def _judged(order: Order, candidate: Candidate) -> tuple[str, guard_sample.Trial
             if decibels(kept[name], corrupted) >= laxest[name]:
                 return f"the output {name} with {corruption} would pass", None
     others = tuple(min(LEAST_DECIBELS, least) for least in laxest.values())
-    limits.append(guard_sample.WayLimits(digests=ANY, way=ANY, decibels=others))
+    limits.append(guard_sample.WayLimits(digests=guard_sample.ANY, way=guard_sample.ANY, decibels=others))
     return "", guard_sample.TrialSample(
         inputs=tuple(_input(tensor, candidate, feeds[tensor.name], order) for tensor in candidate.inputs),
         outputs=tuple(guard_sample.SampleOutput(place=order.outputs.index(name), sketch=kept[name]) for name in wanted),
@@ -222,11 +142,11 @@ def _input(
 ) -> guard_sample.SampleInput:
     if not candidate.seed:
         return guard_sample.SampleInput(
-            name=tensor.name, dtype=JAVA_TYPES[tensor.dtype], shape=tensor.shape, content=values.tobytes()
+            name=tensor.name, dtype=guard_sample.JAVA_TYPES[tensor.dtype], shape=tensor.shape, content=values.tobytes()
         )
     given = _tensor(order, tensor)
     return guard_sample.SampleInput(
-        name=tensor.name, dtype=JAVA_TYPES[tensor.dtype], shape=tensor.shape, seed=candidate.seed,
+        name=tensor.name, dtype=guard_sample.JAVA_TYPES[tensor.dtype], shape=tensor.shape, seed=candidate.seed,
         low=float(given.min(initial=0)), high=float(given.max(initial=1)),
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ The mean of the squared differences of two such sketches estimates the energy of
 -3.9 and +6.1 dB in 99.8 % of cases (docs/guard.md); all elements judge no better.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -64,6 +65,15 @@ def mixed(count: int, seed: int = 0) -> "npt.NDArray[np.uint64]":
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return state ^ (state >> np.uint64(31))
+
+
+def drawn(shape: tuple[int, ...], seed: int, low: float, high: float) -> "npt.NDArray[np.float32]":
+    """Floats between two bounds from a seed, the same on every device."""
+    import numpy as np
+
+    share = (mixed(math.prod(shape), seed) >> np.uint64(40)).astype(np.float64) / (1 << 24)
+    values: npt.NDArray[np.float32] = (low + (high - low) * share).astype(np.float32).reshape(shape)
+    return values
 
 
 def _taken(values: Values, step: int) -> "npt.NDArray[np.float64]":

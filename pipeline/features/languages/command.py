@@ -69,13 +69,15 @@ def snippet(
     code = str(code_for(language, opened, contexts, sizes, (*others, *states), guarding))
     missing = lost(language, opened, sizes)
     untested = list(guarding.warnings()) if guarding else []
+    judged = [test.document for test in guarding.tests.values()] if guarding else []
     if guard and guarding:
         for name, content in guarding.files({opening.title: opening.name for opening in opened}).items():
             storage.write_bytes(guard / name, content if isinstance(content, bytes) else content.encode())
     files = [opening.file for opening in opened]
     files += dict.fromkeys(name for opening in opened for name in opening.weights[:1])
     files += [Path(path).name for path in chip_contexts.shipped_files(contexts)]
-    outputs.write_json({"target": target_name, "code": code, "files": files, "lost": missing, "runtime": others})
+    document = {"target": target_name, "code": code, "files": files, "lost": missing, "runtime": others}
+    outputs.write_json({**document, "self_tests": judged})
     for line in (*missing, *others, *untested):
         click.echo(safe_text.visible(f"warning: {line}"), err=True)
     if outputs.text:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.core import features
 from pipeline.core.errors import ConfigError
-from pipeline.release import guards
+from pipeline.release import guards, self_test
 from pipeline.release import manifest as bundle_manifest
 
 HEADERS = features.Place[Callable[[], dict[str, str]]]("snippet.guard")
@@ -29,28 +29,24 @@ LACKS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarded:
-    """What code behind a guard names of its bundle, and what is in the folder beside it.
-
-    `tests` has by model the data of its self-test, or why there is none.
-    """
+    """What code behind a guard names of its bundle, and what is in the folder beside it; `tests` are by model."""
 
     bundle: str
     digest: str
     rollback: str
     headers: Mapping[str, str]
-    tests: Mapping[str, bytes | str]
+    tests: Mapping[str, self_test.SelfTest]
 
     def files(self, names: Mapping[str, str]) -> dict[str, bytes | str]:
         """The files of the folder; `names` has those that code has for the models."""
-        found = {names[model]: data for model, data in self.tests.items() if model in names}
-        samples = {f"{name}.sample": data for name, data in found.items() if isinstance(data, bytes)}
+        found = {names[model]: test.data for model, test in self.tests.items() if model in names}
+        samples = {f"{name}.sample": data for name, data in found.items() if data}
         return {**self.headers, **samples}
 
     def warnings(self) -> Iterator[str]:
-        """Of which models session options are tried without a look at their outputs."""
-        for model, test in self.tests.items():
-            if isinstance(test, str):
-                yield f"self-test of {model}: none, {test}"
+        """Of which models session options are tried without a look at their outputs, or refused though they ship."""
+        for test in self.tests.values():
+            yield from test.warnings
 
 
 def guarded(language: str, bundle: Path, manifest: bundle_manifest.Manifest, target: str) -> Guarded:

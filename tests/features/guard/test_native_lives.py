@@ -201,7 +201,7 @@ def test_fast_launches_between_and_short_ones_are_no_reason_to_race_again(device
     for _ in range(2):
         ours.launch(wait=True)
     slow = "webgpu:40000"
-    for times, runs in ((slow, 66), (slow, 66), ("webgpu:20000", 66), (slow, 66), (slow, 66), (slow, 3)):
+    for times, runs in ((slow, 66), (slow, 66), ("webgpu:5000", 66), (slow, 66), (slow, 66), (slow, 3)):
         ours.launch(times=times, runs=runs)
     assert ours.launch(wait=True, times=slow).events == []
 
