@@ -7,7 +7,8 @@
  * or `failed` with a tab and the reason. Who reads them sees in them how far a process came that died or hangs; outputs are
  * files that are whole when `close` is said. Nothing else is written there: stdout and stderr of libraries are closed off.
  *
- * Exit codes: 0 done, 1 failed, 2 wrong usage. */
+ * Exit codes: 0 done, 1 failed, 2 wrong usage, 3 failed since a library of the provider cannot be opened by this process:
+ * the linker may hide vendors' libraries from programs that are none of an app, so that this says nothing about the app. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -64,6 +65,11 @@ static bool try_once(const struct request *request, struct answer *answer, int o
     return true;
 }
 
+static int exit_code(const struct answer *answer) {
+    bool is_hidden = !strcmp(answer->kind, "provider_missing") || !strcmp(answer->kind, "wrong_library");
+    return is_hidden ? 3 : 1;
+}
+
 int main(int count, char **arguments) {
     struct request request = {.mode = "run", .provider = "cpu", .device_type = -1, .level = 99, .arena = 1, .pattern = 1,
                               .log_level = 4};
@@ -80,5 +86,5 @@ int main(int count, char **arguments) {
     bool done = read_request(&request, answer, arguments[1]) && try_once(&request, answer, out);
     answer->message[sizeof answer->message - 1] = 0;
     say(out, done ? "done" : "failed", done ? "" : answer->message);
-    _exit(done ? 0 : 1); /* a driver's destructors have done harm to others */
+    _exit(done ? 0 : exit_code(answer)); /* a driver's destructors have done harm to others */
 }

@@ -107,6 +107,20 @@ def test_a_driver_that_refuses_is_refused(phone: MakePhone) -> None:
     assert "no driver" in next(texts(first, "refused"))
 
 
+def test_a_library_that_the_helper_cannot_open_costs_no_way(phone: MakePhone, helped_app: App, tmp_path: Path) -> None:
+    """NNAPI's is hidden from it; the app tries that way behind a marker, and others still there."""
+    folder = other_natives(helped_app, tmp_path / "hidden")
+    (folder / "libneuralnetworks.so").unlink()
+    first = phone().launch(wait=True, libraries=folder)
+    assert first.events == ["no_child nnapi", "passed nnapi", "passed webgpu", "chosen nnapi"]
+    assert "libneuralnetworks.so" in next(texts(first, "no_child"))
+    assert ['"by":"child"' in line for line in texts(first, "passed")] == [False, True]
+    dies = phone("dies")
+    launches = [dies.launch("nnapi:abort@open", wait=True, libraries=folder) for _ in range(4)]
+    assert crashes(launches) == 1
+    assert provider(launches[3]) == "webgpu"
+
+
 def other_natives(app: App, folder: Path) -> Path:
     folder.mkdir()
     for file in app.natives.iterdir():

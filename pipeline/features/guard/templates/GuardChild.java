@@ -22,6 +22,9 @@ final class GuardChild {
     /** What ended the process from outside has said nothing about the way. */
     private static final int KILLED = 137;
 
+    /** The helper's exit code where it cannot open a library of the provider, which the app may see. */
+    private static final int HIDDEN = 3;
+
     private static final int SIGNALS = 128;
     private static final int PAUSE_MILLISECONDS = 5;
     private static final String HELPER = "lib{{ helper | token }}.so";
@@ -32,8 +35,11 @@ final class GuardChild {
     /** What the way said, or what it did; "" where it is good. */
     String error = "";
 
-    /** Why no such process can be had; "" where one ran. */
+    /** Why no such process can be had, or it told nothing of the way; "" where one ran that did. */
     String missing = "";
+
+    /** Whether that is so of this way alone: the linker hides a library of its provider from the process. */
+    boolean isHidden;
 
     /** How far it came. */
     String stage = "";
@@ -132,6 +138,9 @@ final class GuardChild {
             decibels = sample == null ? 0 : sample.margin(outputs, way);
             error = GuardSample.verdict(decibels);
             state = error.isEmpty() ? GuardRow.PASSED : GuardRow.WRONG;
+        } else if (code == HIDDEN) {
+            missing = said.substring(said.indexOf('\t') + 1);
+            isHidden = !"library".equals(stage);
         } else if (said.startsWith("failed")) {
             error = said.substring(said.indexOf('\t') + 1);
             state = GuardRow.REFUSED;

@@ -468,7 +468,7 @@ final class GuardedModel {
         GuardChild child = new GuardChild(context, files, model, way, sample);
         child.run(end);
         if (!child.missing.isEmpty()) {
-            isAlone = true;
+            isAlone |= !child.isHidden;
             Guard.tell(files, tell("no_child", way.name).with("text", child.missing));
             return null;
         }
