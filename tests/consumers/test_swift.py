@@ -75,6 +75,9 @@ let damaged = "/build/damaged.ort", digest = try ModelFile.digest(of: damaged)
 do { _ = try M(path: damaged) } catch { print(error) }
 do { _ = try M(path: "/build/m.ort", sha256: digest) } catch { print(error) }
 print(try guide([Float](repeating: 0.5, count: 784)).map { "\\($0)" }.joined(separator: " "))
+let choice = await M.prepare()
+print(Array(choice.way.utf8))
+print(choice.why)
 """
 
 
@@ -139,6 +142,8 @@ def test_the_package_is_resolved_built_and_gives_the_outputs_of_the_bundle(tmp_p
     assert lines[8:11] == ["true", f"/build/damaged.ort {refusal} {digests[1]}", f"/build/m.ort {refusal} {digests[0]}"]
     (logits,) = onnxruntime.InferenceSession(str(mnist)).run(None, {"image": image})
     np.testing.assert_allclose(np.array(lines[11].split(), np.float32), logits.ravel(), rtol=1e-4, atol=1e-5)
+    assert bytes(json.loads(lines[12])).decode() == options_name(fast)
+    assert lines[13].startswith(f"{options_name(COREML)}: refused, ")  # by the guard, when it tried it
 
 
 TWO_PACKAGES = """\

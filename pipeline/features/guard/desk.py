@@ -81,7 +81,7 @@ class Desk:
                     break  # it is there, and does not run the model
             except RunnerError as error:
                 reasons.append(error.what)
-        return DeskRun(why="; ".join(dict.fromkeys(reasons))[:WHY_CHARACTERS])
+        return DeskRun(why="; ".join(dict.fromkeys(map(str.strip, reasons)))[:WHY_CHARACTERS])
 
     def _device(self, name: str, options: RunOptions) -> runner_device.Device:
         on_gpu = runner_providers.provider_named(options.provider).gpu

@@ -253,6 +253,16 @@ def test_races_by_a_clock_of_their_own(app: App) -> None:
     assert said.splitlines() == ["ties kept 1000", "faster found 1000", "slower refused 1000", "longest at most 2.1 s"]
 
 
+def test_what_two_races_choose_costs_little_on_simulated_phones(app: App) -> None:
+    """In percent over the fastest, on usual phones and on busy ones: what docs/guard.md says, by seeds and no clock."""
+    said = run_java([*JVM, "-cp", str(app.classes), "com.example.demo.Regret", "1500"]).splitlines()
+    found = [dict(zip(words[1::2], map(float, words[2::2]), strict=True)) for words in map(str.split, said)]
+    assert [phones["settled"] > 70 for phones in found] == [True, True]
+    assert max(phones["regret"] for phones in found) <= 1.0
+    assert max(phones["over5"] for phones in found) <= 6.0
+    assert min(phones["without"] for phones in found) > 4
+
+
 def test_a_driver_that_dies_in_a_race_is_the_one_that_is_charged(phone: MakePhone) -> None:
     ours = phone(properties={"noise": 1000, "times": "nnapi:3000,webgpu:3000,cpu:3000"})
     launches = [ours.launch("nnapi:abort@run", wait=True) for _ in range(3)]

@@ -18,6 +18,9 @@ WRONG = ("nan", "inf", "zeros", "half", "permuted", "reversed")
 REFUSING = ("refuse", "java")
 STAGES = ("options", "open", "first_run", "run", "close")
 LAUNCHES = 5
+LIMITS_MS = {True: 3_000, False: 20_000}
+"""How long a driver may take before it hangs, by whether it does: on a busy computer a good one takes seconds."""
+
 PATIENCE_MS = 20_000
 """What a user waits before ending an app that hangs, as Android's record has it; tests wait eight seconds."""
 
@@ -60,7 +63,7 @@ def life(ours: Phone, fault: Fault, seed: int) -> list[Launch]:
     for number in range(LAUNCHES + 2):
         is_ended = number == ended_by_user
         waits = numbers.uniform(0.1, 1.2) if is_ended else 8.0 if fault.kind in HANGING and fault.stage == "run" else 0
-        launch = ours.launch(fault.word, wait=True, limit=600, user_waits=waits)
+        launch = ours.launch(fault.word, wait=True, limit=LIMITS_MS[fault.kind in HANGING], user_waits=waits)
         if fault.kind in HANGING and not launch.is_whole and not is_ended:
             process, *rest, ended = ours.ended.split(",")
             ours.ended = ",".join([process, *rest, str(int(ended) + PATIENCE_MS)])

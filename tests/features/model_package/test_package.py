@@ -5,14 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
 from device_runner.spec import ExecutionMode, OptimizationLevel, RunOptions
 from pipeline.features.model_package.writer import model_package
+from pipeline.release.bundle import make_bundle
 from tests.command import ort_mobile
 from tests.features.android.samples import NNAPI, bundle, manifest, npu_context, shipped, signature
 from tests.features.apple.samples import COREML, for_ios
+from tests.ort_models import conv_relu
 
 CPU = RunOptions(
     intra_op_threads=2, inter_op_threads=3, execution_mode=ExecutionMode.PARALLEL, cpu_arena=False,
@@ -66,6 +69,47 @@ def test_providers_and_options_are_those_of_the_bundle_and_each_file_is_there_on
     assert variants["coreml"]["executor_info"]["ort"]["provider_options"] == {"ModelFormat": "MLProgram"}
     assert sorted(path.name for path in (tmp_path / "package/models").iterdir()) == ["m.ort"]
     assert (tmp_path / "package/models/m.ort").read_bytes() == (tmp_path / "bundle/models/m.ort").read_bytes()
+
+
+def sized(folder: Path, size: int) -> Path:
+    """The model of an input size, whose weights lie in m.weights beside it."""
+    folder.mkdir()
+    proto = conv_relu()
+    for value in (*proto.graph.input, *proto.graph.output):
+        for axis in (2, 3):
+            value.type.tensor_type.shape.dim[axis].dim_value = size
+    file = folder / f"m-{size}.onnx"
+    onnx.save(proto, file, save_as_external_data=True, location="m.weights", size_threshold=0)
+    return file
+
+
+def test_weights_that_sizes_share_are_there_once_and_the_wheel_opens_all(tmp_path: Path) -> None:
+    files = {size: sized(tmp_path / str(size), size) for size in (8, 12)}
+    assert len({file.with_name("m.weights").read_bytes() for file in files.values()}) == 1
+    ships = [
+        for_ios(f"m-{size}", file=f"models/m-{size}.onnx", weights="models/m.weights", runs=(COREML, CPU))
+        for size in files
+    ]
+    sources = {shipped.file: files[size] for size, shipped in zip(files, ships, strict=True)}
+    make_bundle(
+        tmp_path / "bundle",
+        name="Demo app",
+        sources={**sources, "models/m.weights": files[8].with_name("m.weights")},
+        ships=tuple(ships),
+        made_with={"onnxruntime": "1.32.0"},
+        evidence={},
+        models=tuple(signature(f"m-{size}") for size in files),
+    )
+    assert packaged(tmp_path)["variants"] == ["m-8/coreml", "m-8/cpu", "m-12/coreml", "m-12/cpu"]
+    assert sorted(path.name for path in (tmp_path / "package/models").iterdir()) == [
+        "m-12.onnx", "m-8.onnx", "m.weights",
+    ]  # fmt: skip
+    for size, file in files.items():
+        name, session = opened(tmp_path, f"m-{size}")
+        x = np.linspace(-3, 3, size * size, dtype=np.float32).reshape(1, 1, size, size)
+        (expected,) = onnxruntime.InferenceSession(str(file)).run(None, {"x": x})
+        assert name == "cpu"
+        np.testing.assert_array_equal(np.asarray(session.run(None, {"x": x})[0]), np.asarray(expected))
 
 
 def test_what_a_package_cannot_have_is_said(tmp_path: Path) -> None:
