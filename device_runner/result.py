@@ -78,6 +78,8 @@ class Mark(StrEnum):
     """A lab took the device out, and this was measured since its last good check: whether it holds is not known."""
     REPORTED = "reported"
     """A package measured it on a device that nobody of us opened: outputs are compared, times are what was brought."""
+    SHARED_PROCESS = "shared_process"
+    """Other turns of a package ran in its process before: only inferences and outputs are its own, and kept."""
     PERF_TEST = "perf_test"
     """Measured by onnxruntime_perf_test: no outputs, and the first inference to the millisecond."""
 
@@ -105,6 +107,10 @@ class Conditions(Struct, frozen=True, kw_only=True):
     battery_celsius: float | None = None
     charging: bool | None = None
     screen_on: bool | None = None
+    low_power: bool | None = None
+    """Whether iOS saved power, by slower clocks."""
+    quality_of_service: int | None = None
+    """The class of the thread that ran, by which Apple's systems schedule: 25 is what a user waits for."""
     fixed_performance: bool | None = None
     """Whether we had set Android's fixed performance mode."""
     cpu_mhz: tuple[int, ...] = ()
@@ -119,7 +125,7 @@ THROTTLES_FROM = 2
 def condition_marks(before: Conditions) -> tuple[Mark, ...]:
     """What a reader of the numbers must know of the state in which a run began."""
     marks = {
-        Mark.THROTTLED: (before.thermal_status or 0) >= THROTTLES_FROM,
+        Mark.THROTTLED: (before.thermal_status or 0) >= THROTTLES_FROM or bool(before.low_power),
         Mark.CHARGING: before.charging,
     }
     return tuple(mark for mark, applies in marks.items() if applies)

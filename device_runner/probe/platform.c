@@ -6,7 +6,6 @@
 #include <time.h>
 #if defined(__APPLE__)
 #include <mach/mach.h>
-#include <sys/resource.h>
 #endif
 
 #if defined(__aarch64__) && defined(__GLIBC__)
@@ -31,18 +30,16 @@ uint64_t wall_ms(void) {
 
 #if defined(__APPLE__)
 
-uint64_t resident_bytes(void) {
-    mach_task_basic_info_data_t info;
-    mach_msg_type_number_t count = MACH_TASK_BASIC_INFO_COUNT;
-    if (task_info(mach_task_self(), MACH_TASK_BASIC_INFO, (task_info_t)&info, &count)) return 0;
-    return info.resident_size;
+/* The footprint is what the system counts before it ends an app: dirty and compressed pages, no clean ones of files. */
+static task_vm_info_data_t memory(void) {
+    task_vm_info_data_t info = {0};
+    mach_msg_type_number_t count = TASK_VM_INFO_COUNT;
+    task_info(mach_task_self(), TASK_VM_INFO, (task_info_t)&info, &count);
+    return info;
 }
 
-uint64_t peak_bytes(void) {
-    struct rusage usage;
-    return getrusage(RUSAGE_SELF, &usage) ? 0 : (uint64_t)usage.ru_maxrss;
-}
-
+uint64_t resident_bytes(void) { return memory().phys_footprint; }
+uint64_t peak_bytes(void) { return (uint64_t)memory().ledger_phys_footprint_peak; }
 uint64_t private_bytes(void) { return resident_bytes(); }
 uint64_t free_bytes(void) { return UINT64_MAX; }
 

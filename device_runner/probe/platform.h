@@ -10,11 +10,12 @@ uint64_t now_ns(void);
 /* Milliseconds since 1970 by the clock that people set. */
 uint64_t wall_ms(void);
 
-/* Memory that is in use now, and its largest amount so far; 0 where the system does not say. */
+/* Memory that is in use now, and its largest amount so far; 0 where the system does not say. On Apple's systems it is the
+ * footprint. */
 uint64_t resident_bytes(void);
 uint64_t peak_bytes(void);
 
-/* What of that is no file's; 0 before Linux 4.5. */
+/* What of that is no file's; 0 before Linux 4.5, all of a footprint. */
 uint64_t private_bytes(void);
 
 /* What this process can still have without others being killed for it; UINT64_MAX where the system does not say. */

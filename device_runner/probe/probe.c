@@ -3,7 +3,8 @@
  *
  * The work is done in a child process: a library, driver or model that crashes or hangs ends that child, and this
  * process reports its signal, the stage that it had come to, and the log up to there. On macOS system frameworks may
- * not be used between fork and exec, so there it is one process and whoever started it sees the signal.
+ * not be used between fork and exec, so there it is one process and whoever started it sees the signal. With PROBE_APP
+ * it is a part of an app that links ONNX Runtime and calls `run_turns`: no process is started, and there is no main.
  *
  * Exit codes: 0 a measurement, 1 a document that says what failed, 2 wrong usage. */
 #include <errno.h>
@@ -252,10 +253,11 @@ static void mend(struct answer *answer) {
     if (answer->runs > RUNS_KEPT) answer->runs = RUNS_KEPT;
 }
 
+#define ANSWER_SIZE (sizeof(struct answer) + RUNS_KEPT * sizeof(uint64_t))
+
 /* Memory that a forked child shares; pages come into being when they are written. */
 static struct answer *make_answer(void) {
-    size_t size = sizeof(struct answer) + RUNS_KEPT * sizeof(uint64_t);
-    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *memory = mmap(NULL, ANSWER_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
 
@@ -269,7 +271,7 @@ static void work(const struct request *request, struct answer *answer) {
     close(out);
 }
 
-#if defined(__APPLE__)
+#if defined(__APPLE__) || defined(PROBE_APP)
 
 static int supervise(const struct request *request, struct answer *answer) {
     work(request, answer);
@@ -379,24 +381,36 @@ static const struct request DEFAULTS = {
     .min_runs = 10, .max_ns = 60000000000, .timeout_ms = 300000,
 };
 
-int main(int count, char **arguments) {
-    if (count == 4 && !strcmp(arguments[1], "join")) return join_pieces(arguments[2], arguments[3]);
-    if (count == 4 && !strcmp(arguments[1], "turns")) return run_turns(arguments[2], arguments[3]);
-    if (count != 2) {
-        fprintf(stderr, "usage: %s REQUEST | join PATCH TARGET | turns FOLDER SECONDS\n", count ? arguments[0] : "probe");
-        return 2;
-    }
+int run_request(const char *path) {
     uint64_t began_ms = wall_ms();
     struct answer *answer = make_answer();
     struct request request = DEFAULTS;
     int signal = 0;
     if (!answer) return 2;
-    if (read_request(&request, answer, arguments[1])) {
+    if (read_request(&request, answer, path)) {
         setenv("ORT_DISABLE_TELEMETRY", "1", 1);
         signal = supervise(&request, answer);
     }
     mend(answer);
     print_answer(&request, answer, began_ms, signal);
     release_request(&request);
-    return answer->measured && !answer->failed ? 0 : 1;
+    bool measured = answer->measured && !answer->failed;
+    munmap(answer, ANSWER_SIZE);
+    return measured ? 0 : 1;
 }
+
+#if !defined(PROBE_APP)
+
+int main(int count, char **arguments) {
+    if (count == 4 && !strcmp(arguments[1], "join")) return join_pieces(arguments[2], arguments[3]);
+    if (count == 4 && !strcmp(arguments[1], "turns")) {
+        uint64_t seconds = strtoull(arguments[3], NULL, 10);
+        struct turns_order order = {.folder = arguments[2], .wait_seconds = seconds, .most = UINT64_MAX};
+        return run_turns(&order);
+    }
+    if (count == 2) return run_request(arguments[1]);
+    fprintf(stderr, "usage: %s REQUEST | join PATCH TARGET | turns FOLDER SECONDS\n", count ? arguments[0] : "probe");
+    return 2;
+}
+
+#endif

@@ -32,13 +32,22 @@ void *allocate(struct probe *probe, size_t count, size_t size) {
     return memory;
 }
 
+#if defined(PROBE_APP)
+const struct ort_base *OrtGetApiBase(void); /* which the app links */
+#endif
+
 bool open_library(struct probe *probe) {
     struct answer *answer = probe->answer;
     uint64_t start = now_ns();
+#if defined(PROBE_APP)
+    probe->library = dlopen(NULL, RTLD_NOW);
+    const struct ort_base *(*get_base)(void) = OrtGetApiBase;
+#else
     probe->library = dlopen(probe->request->library, RTLD_NOW | RTLD_LOCAL);
     if (!probe->library) return fail(answer, NULL, 0, "%s", dlerror());
     const struct ort_base *(*get_base)(void) =
         (const struct ort_base *(*)(void))symbol(probe->library, "OrtGetApiBase");
+#endif
     if (!get_base) return fail(answer, "wrong_library", 0, "%s has no OrtGetApiBase", probe->request->library);
     const struct ort_base *base = get_base();
     snprintf(answer->ort_version, sizeof answer->ort_version, "%s", base->get_version());

@@ -19,17 +19,7 @@
 
 #include "platform.h"
 
-#if defined(__APPLE__)
-
-/* An app may start no process; what runs turns there is an app that is launched for each. */
-int run_turns(const char *folder, const char *seconds) {
-    (void)folder, (void)seconds;
-    return 2;
-}
-
-#else
-
-enum { LINE_BYTES = 64, NAME_BYTES = LINE_BYTES + 32, NOT_FIT = 75, POLL_SECONDS = 5, CANNOT_START = 126 };
+enum { LINE_BYTES = 64, NAME_BYTES = LINE_BYTES + 32, POLL_SECONDS = 5, MOST_SECONDS = 86400 };
 
 static void name_file(char *name, const char *turn, const char *what) { snprintf(name, NAME_BYTES, "%s.%s", turn, what); }
 
@@ -53,6 +43,43 @@ static void redirect(const char *name, int to) {
     if (file >= 0) dup2(file, to), close(file);
 }
 
+#if defined(PROBE_APP)
+
+static bool prepare(void) { return true; }
+
+/* In this process; what it prints goes to files meanwhile. */
+static int run(const char *request, const char *out, const char *errors) {
+    int kept[] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
+    fflush(NULL);
+    redirect(out, STDOUT_FILENO);
+    redirect(errors, STDERR_FILENO);
+    int code = run_request(request);
+    fflush(NULL);
+    for (int end = 0; end < 2; end++) dup2(kept[end], STDOUT_FILENO + end), close(kept[end]);
+    return code;
+}
+
+static bool note_state(const struct turns_order *order, const char *turn, const char *when) {
+    char name[NAME_BYTES];
+    name_file(name, turn, when);
+    return order->write_state(name);
+}
+
+#else
+
+enum { NOT_FIT = 75, CANNOT_START = 126 };
+
+static char self[4096];
+
+static bool prepare(void) {
+#if defined(__linux__)
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    return length > 0;
+#else
+    return false; /* on macOS nobody asks for it */
+#endif
+}
+
 /* Run a program with its output in files; its exit code, 128 and more for a signal. It is executed anew: a fork alone
  * would share its parent's addresses with all others, and with them the luck of one process. */
 static int run_program(char *const *words, const char *out, const char *errors) {
@@ -73,36 +100,51 @@ static int run_program(char *const *words, const char *out, const char *errors) 
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* Note the state of the device; whether runs may start in it. */
-static bool note_state(const char *turn, const char *when) {
+static int run(const char *request, const char *out, const char *errors) {
+    char path[NAME_BYTES];
+    snprintf(path, sizeof path, "%s", request);
+    return run_program((char *[]){self, path, NULL}, out, errors);
+}
+
+static bool note_state(const struct turns_order *order, const char *turn, const char *when) {
     char name[NAME_BYTES], *words[] = {"sh", "../state.sh", NULL};
+    (void)order;
     name_file(name, turn, when);
     return run_program(words, name, "/dev/null") != NOT_FIT;
 }
 
+#endif
+
 /* Whoever waits in vain goes on: the state is noted, and the host judges. */
-static void wait_until_fit(const char *turn, uint64_t seconds) {
+static void wait_until_fit(const struct turns_order *order, const char *turn) {
+    uint64_t seconds = order->wait_seconds < MOST_SECONDS ? order->wait_seconds : MOST_SECONDS;
     uint64_t end = now_ns() + seconds * 1000000000u;
-    while (!note_state(turn, "before") && now_ns() < end) {
+    while (!note_state(order, turn, "before") && now_ns() < end) {
         uint64_t left = (end - now_ns()) / 1000000000u + 1;
         nanosleep(&(struct timespec){.tv_sec = (time_t)(left < POLL_SECONDS ? left : POLL_SECONDS)}, NULL);
     }
 }
 
-static bool run_turn(const char *turn, char *self, uint64_t seconds) {
-    char name[NAME_BYTES], request[NAME_BYTES], text[NAME_BYTES], answer[NAME_BYTES], part[NAME_BYTES];
-    name_file(name, turn, "code");
-    if (exists(name)) return true;
-    name_file(name, turn, "begun");
-    if (exists(name)) return note(turn, "code", "lost\n");
-    wait_until_fit(turn, seconds);
+/* Whether a turn has to be run; one that an earlier runner did not end is noted as lost. */
+static bool is_due(const char *turn, bool *noted) {
+    char code[NAME_BYTES], begun[NAME_BYTES];
+    name_file(code, turn, "code"), name_file(begun, turn, "begun");
+    *noted = true;
+    if (exists(code)) return false;
+    if (!exists(begun)) return true;
+    *noted = note(turn, "code", "lost\n");
+    return false;
+}
+
+static bool run_turn(const struct turns_order *order, const char *turn) {
+    char request[NAME_BYTES], errors[NAME_BYTES], answer[NAME_BYTES], part[NAME_BYTES], text[NAME_BYTES];
+    wait_until_fit(order, turn);
     snprintf(text, sizeof text, "%llu\n", (unsigned long long)wall_ms());
     if (!note(turn, "begun", text)) return false;
     snprintf(request, sizeof request, "../requests/%s", turn);
-    name_file(answer, turn, "answer"), name_file(part, turn, "part"), name_file(name, turn, "errors");
-    char *words[] = {self, request, NULL};
-    snprintf(text, sizeof text, "%d\n", run_program(words, part, name));
-    note_state(turn, "after");
+    name_file(answer, turn, "answer"), name_file(part, turn, "part"), name_file(errors, turn, "errors");
+    snprintf(text, sizeof text, "%d\n", run(request, part, errors));
+    note_state(order, turn, "after");
     return !rename(part, answer) && note(turn, "code", text);
 }
 
@@ -115,24 +157,23 @@ static bool cut_name(char *line) {
     return whole;
 }
 
-int run_turns(const char *folder, const char *seconds) {
-    char self[4096], line[LINE_BYTES];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (length < 0 || chdir(folder)) return 2;
-    self[length] = 0;
+int run_turns(const struct turns_order *order) {
+    char line[LINE_BYTES];
+    uint64_t most = order->most;
+    if (!prepare() || chdir(order->folder)) return 2;
     FILE *turns = fopen("turns", "r");
     mkdir("session", 0755);
     if (!turns || chdir("session")) return 2;
     int lock = open("../lock", O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
     if (lock < 0) return 2;
     if (flock(lock, LOCK_EX | LOCK_NB)) return 3;
-    uint64_t wait_seconds = strtoull(seconds, NULL, 10);
-    int code = 0;
-    while (!code && fgets(line, sizeof line, turns))
-        if (!cut_name(line) || !run_turn(line, self, wait_seconds < 86400 ? wait_seconds : 86400)) code = 2;
+    bool usable = true;
+    while (usable && most && fgets(line, sizeof line, turns)) {
+        if (!(usable = cut_name(line)) || !is_due(line, &usable)) continue;
+        usable = run_turn(order, line);
+        most--;
+    }
     fclose(turns);
     close(lock);
-    return code;
+    return usable ? 0 : 2;
 }
-
-#endif

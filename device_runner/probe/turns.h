@@ -8,11 +8,28 @@
  *   TURN.answer         the probe's document; TURN.errors has its standard error
  *   TURN.code           its exit code, written last; "lost" where an earlier runner ended before the turn did
  * What has a code is not run again. When the runner is killed, so is what it runs.
+ *
+ * With PROBE_APP turns run in the process of the app, which may start no other: it asks for as many as it wants to have in
+ * one, and writes the state of the device itself.
  */
 #ifndef TURNS_H
 #define TURNS_H
 
-/* Exit codes: 0 all turns have ended, 2 the folder cannot be used, 3 another runner is at work there. */
-int run_turns(const char *folder, const char *seconds);
+#include <stdbool.h>
+#include <stdint.h>
+
+struct turns_order {
+    const char *folder;
+    uint64_t wait_seconds;
+    uint64_t most;                         /* how many turns to run, those that were lost before not counted */
+    bool (*write_state)(const char *file); /* an app's: into the folder of the session; whether the device is fit */
+};
+
+/* Exit codes: 0 all turns have ended, or as many as were asked for, 2 the folder cannot be used, 3 another runner is at
+ * work there. */
+int run_turns(const struct turns_order *order);
+
+/* One request from a file, its answer on stdout; the probe's exit code. */
+int run_request(const char *path);
 
 #endif

@@ -295,6 +295,12 @@ def fresh_comparison(
     return run_compare.compare(group, baseline)
 
 
+def _middle(times_ns: Iterable[int]) -> int:
+    """The median of times where they are known, which is not in a process that others had used; 0 without any."""
+    known = [time_ns for time_ns in times_ns if time_ns]
+    return int(np.median(known)) if known else 0
+
+
 def make_rows(
     measured: Sequence[MeasuredRun],
     sizes: Mapping[tuple[str, str], int],
@@ -333,8 +339,8 @@ def make_rows(
                 failed_rounds=sum(record.result.status is Status.FAILED for record in runs),
                 size_bytes=sizes.get((planned.model, planned.variant), 0),
                 original_bytes=originals.get(planned.model, 0),
-                load_ns=int(np.median([result.load_ns for result in results])) if results else 0,
-                first_run_ns=int(np.median([result.first_run_ns for result in results])) if results else 0,
+                load_ns=_middle(result.load_ns for result in results),
+                first_run_ns=_middle(result.first_run_ns for result in results),
                 memory_peak_bytes=max((result.memory_peak_bytes for result in results), default=0),
                 memory_private_bytes=max((result.memory_private_bytes for result in results), default=0),
                 statistics=statistics,

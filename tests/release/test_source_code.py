@@ -29,7 +29,7 @@ LITERALS = {
     ".java": {"java_text"}, ".swift": {"swift_text"}, ".podspec": {"ruby_text"}, ".md": {"swift_text", "kotlin_text"},
     ".xml": {"xml_text", "xml_attribute"}, ".kts": {"kotlin_text"}, ".pom": {"xml_text"}, "cpp": {"cpp_text"},
     "flutter": {"dart_text"}, "kotlin": {"kotlin_text"}, "maui": {"csharp_text"}, "python": {"python_text"},
-    "react-native": {"javascript_text"}, "threads": set(),
+    "react-native": {"javascript_text"}, "threads": set(), ".sh": set(),
 }  # fmt: skip
 """The escapes of literals that a template may use, by its language."""
 

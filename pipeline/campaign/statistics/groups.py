@@ -479,6 +479,7 @@ class Doubt(StrEnum):
     WRONG_SHAPE = "wrong_shape"
     QUARANTINED = "quarantined"
     REPORTED = "reported"
+    SHARED_PROCESS = "shared_process"
 
 
 class Caution(Problem, frozen=True, kw_only=True):
@@ -564,6 +565,10 @@ MARKED: dict[run_result.Mark, tuple[Doubt, str]] = {
         "an output does not have the shape that the model declares for it",
     ),
     run_result.Mark.REPORTED: (Doubt.REPORTED, "reported by a package, on a device that was not opened here"),
+    run_result.Mark.SHARED_PROCESS: (
+        Doubt.SHARED_PROCESS,
+        "it ran in a process that others had used: its load, first inference and memory are not known",
+    ),
     run_result.Mark.PERF_TEST: (Doubt.PERF_TEST, "onnxruntime_perf_test measured, and no outputs were compared"),
 }
 """A mark of a run to the doubt that it raises and the reason."""
@@ -579,6 +584,7 @@ ADVICE: dict[Doubt, str] = {
     Doubt.NOT_A_PHONE: "use them to see that it runs, never to choose: measure on a phone, for which files are made",
     Doubt.QUARANTINED: "measure on another device, or here once `ort-mobile lab release` has given it back",
     Doubt.REPORTED: "outputs were compared here; times are as good as who ran the package: docs/away.md",
+    Doubt.SHARED_PROCESS: "start the app once for each turn, by its test or `run.sh`: then they are known",
     Doubt.CHARGING: "charging warms a phone: measure with the battery over half full and the charger off",
     Doubt.CUT_SHORT: "raise max_seconds, or ask for fewer inferences (min_runs)",
     Doubt.UNSETTLED: "warm-up did not end: measure longer (min_seconds, min_runs), so that half of it is steady",

@@ -10,11 +10,13 @@ from device_runner import device as runner_device
 from device_runner import failures
 from device_runner import result as run_result
 from device_runner import run as device_run
+from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
 from device_runner.probe import protocol
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
-from pipeline.features.away import shell
+from pipeline import config as configs
+from pipeline.features.away import ios_session, shell
 from pipeline.features.away.plan import PackageTurn
 from pipeline.features.away.session import STATE_BYTES, PackageSession
 
@@ -31,18 +33,24 @@ Times = tuple[int, ...]
 class SessionReader:
     """The results of one session's turns, read in their order; `earlier` are those that are stored by now."""
 
-    def __init__(self, session: PackageSession, device: str, earlier: Iterable[RunResult]) -> None:
+    def __init__(self, session: PackageSession, facts: DeviceFacts, earlier: Iterable[RunResult]) -> None:
         self.session = session
-        self.device = device
+        self.device = facts.name
+        self.in_app = facts.platform == configs.Platform.IOS
+        self.first_turns: dict[str, str] = {}
+        """By the name of a process: the first turn that ran in it."""
         self.ended_ms = 0
         self.seen = {times: f"{result.device}: {result.spec_id}" for result in earlier if (times := _times(result))}
 
     def begun(self, turn: PackageTurn) -> bool:
         """Whether a turn was begun, so that there is something to say of it; also where that is nonsense."""
         try:
-            return self.session.files.line(f"{turn.turn}.begun") is not None
+            has_begun = self.session.files.line(f"{turn.turn}.begun") is not None
+            if has_begun and self.in_app and (process := ios_session.process_of(self._noted(turn, "before"))):
+                self.first_turns.setdefault(process, turn.turn)
         except (RunnerError, OSError):
             return True
+        return has_begun
 
     def result(self, turn: PackageTurn, spec: RunSpec) -> RunResult:
         """What came of a turn, its files in the spec's folder; whatever cannot be true is a failure."""
@@ -59,6 +67,7 @@ class SessionReader:
                 result = self._alone(result)
             result = device_run.keep_files(spec, result, lambda *asked: self._fetch(turn, *asked))
             before, after = self._state(turn, "before"), self._state(turn, "after")
+            result = self._without_others(turn, result)
         except (RunnerError, OSError) as error:
             failure = failures.failure_of(error)
             result = run_result.without_measurement(
@@ -138,14 +147,24 @@ class SessionReader:
             self.seen[times] = f"{result.device}: {result.spec_id}"
         return result
 
+    def _without_others(self, turn: PackageTurn, result: RunResult) -> RunResult:
+        """A result without what others left in its process: load and first inference are faster, memory is more."""
+        process = ios_session.process_of(self._noted(turn, "before")) if self.in_app else ""
+        if self.first_turns.get(process, turn.turn) == turn.turn:
+            return result
+        return replace(result, **dict.fromkeys(OF_PROCESS, 0), marks=(*result.marks, run_result.Mark.SHARED_PROCESS))
+
     def _fetch(self, turn: PackageTurn, name: str, path: Path, limit_bytes: int) -> None:
         content = self.session.files.read(f"{turn.turn}.{name}", limit_bytes)
         if content is not None:  # what is missing is said by who asks for it
             path.write_bytes(content)
 
     def _state(self, turn: PackageTurn, when: str) -> run_result.Conditions:
-        content = self.session.files.read(f"{turn.turn}.{when}", STATE_BYTES)
-        return run_result.Conditions() if content is None else shell.conditions_of(content)
+        conditions_of = ios_session.conditions_of if self.in_app else shell.conditions_of
+        return conditions_of(self._noted(turn, when))
+
+    def _noted(self, turn: PackageTurn, when: str) -> bytes:
+        return self.session.files.read(f"{turn.turn}.{when}", STATE_BYTES) or b""
 
 
 def _plain(file: str, turn: PackageTurn) -> str:
@@ -167,9 +186,30 @@ LATEST_MS = 32_503_680_000_000
 """The year 3000."""
 
 
+OF_PROCESS = (
+    "open_ns",
+    "load_ns",
+    "first_run_ns",
+    "memory_before_load_bytes",
+    "memory_after_load_bytes",
+    "memory_peak_bytes",
+    "memory_private_bytes",
+)
+"""What of a result depends on all that its process did before."""
+
+
 def _times(result: RunResult) -> Times:
-    """What of a result no other run's has; nothing where nothing was timed."""
+    """What of a result no other run's has; nothing where nothing was timed.
+
+    Inferences alone where there are some: of a shared process no more is kept.
+    """
     bins = result.sustained.bins if result.sustained else ()
-    times = (result.load_ns, result.first_run_ns, *result.warmup_ns, *result.latencies_ns)
-    times += tuple(part.total_ns for part in bins)
-    return (result.open_ns, *times) if any(times) else ()
+    inferences = (*result.warmup_ns, *result.latencies_ns, *(part.total_ns for part in bins))
+    if len(inferences) >= ENOUGH:
+        return inferences
+    times = (result.open_ns, result.load_ns, result.first_run_ns, *inferences)
+    return times if any(times) else ()
+
+
+ENOUGH = 3
+"""Inferences that no two processes time alike."""

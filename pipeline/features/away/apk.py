@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import IO
 
 from device_runner import files as runner_files
-from pipeline import config as configs
 from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError
 from pipeline.features.away import apk_signature, shell
+from pipeline.features.away.plan import MadePackage
 
 APPLICATION = "dev.ortmobile.runner"
 RUNNER = f"{APPLICATION}/.PackageRunner"
@@ -52,11 +52,12 @@ ALIGNMENT_FIELD, FIELD = 0xD935, struct.Struct("<HHH")
 """An extra field that readers skip, with which Android's build tools pad: its number, its bytes, the alignment."""
 
 
-def write_android_test(package: Path, abi: str, conditions: configs.ConditionsConfig) -> None:
+def write_android_test(made: MadePackage) -> None:
     """Write the APK of a package, and the commands for who has adb, into its folder.
 
     Raises ConfigError for a package that no APK can have, MissingError without cryptography.
     """
+    package, abi = made.folder, made.plan.abi
     files = [path for path in sorted(package.rglob("*")) if path.is_file()]
     size = sum(path.stat().st_size for path in files)
     if size > MOST_BYTES:
@@ -72,7 +73,7 @@ def write_android_test(package: Path, abi: str, conditions: configs.ConditionsCo
             sources = resources.files(__package__) / "runner"
             _add(apk, "AndroidManifest.xml", io.BytesIO((sources / "AndroidManifest.bin").read_bytes()))
             _add(apk, "classes.dex", io.BytesIO((sources / "classes.dex").read_bytes()))
-            state = shell.state_script(conditions, of_app=True).encode()
+            state = shell.state_script(made.conditions, of_app=True).encode()
             for path in files:
                 name = path.relative_to(package).as_posix()
                 member, is_stored = _member(name, abi)

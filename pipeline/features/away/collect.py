@@ -12,6 +12,7 @@ from device_runner import device as runner_device
 from device_runner import profile as ort_profile
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status
+from pipeline import config as configs
 from pipeline.campaign import measure as campaign_measure
 from pipeline.campaign import plan as planning
 from pipeline.campaign import planned as campaign_planned
@@ -25,7 +26,7 @@ from pipeline.core import progress as core_progress
 from pipeline.core.errors import ConfigError
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact
-from pipeline.features.away import shell
+from pipeline.features.away import ios_session, shell
 from pipeline.features.away.answers import SessionReader
 from pipeline.features.away.package import ASSUMED, asked_spec
 from pipeline.features.away.plan import PACKAGES, KeptPlan, PackagePlan, PackageTurn, kept_plan
@@ -160,7 +161,7 @@ def store_session(collecting: Collecting, session: PackageSession, kept: KeptPla
     runs = _planned(kept.plan, facts.name, carried.artifacts)
     plan = campaign_measure.with_looks(carrying.plan_here(carried, runs, facts), runs, store)
     before = store.finished(campaign.id, facts.name)
-    reader = SessionReader(session, facts.name, (run.result for run in store.runs(campaign.id)))
+    reader = SessionReader(session, facts, (run.result for run in store.runs(campaign.id)))
     new = failed = 0
     schedule = plan.schedules.get(facts.name)
     for planned, turn in _due(schedule, kept.plan, runs, reader):
@@ -183,7 +184,8 @@ def store_session(collecting: Collecting, session: PackageSession, kept: KeptPla
 
 def _entered(collecting: Collecting, session: PackageSession, kept: KeptPlan, name: str) -> DeviceFacts:
     """The facts of a session's device, which is in the campaign then with its planned runs."""
-    facts = shell.facts_of(session.device, name or ASSUMED)
+    said = ios_session if kept.plan.platform is configs.Platform.IOS else shell
+    facts = said.facts_of(session.device, name or ASSUMED)
     if facts.platform != kept.plan.platform or kept.plan.abi not in facts.abis:
         raise ConfigError(
             "the session ran on another kind of device than the package is for",

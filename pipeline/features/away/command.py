@@ -9,6 +9,7 @@ from pipeline.cli import command as cli_command
 from pipeline.cli import options as cli_options
 from pipeline.cli import outputs as cli_outputs
 from pipeline.cli.outputs import Outputs
+from pipeline.features.away.runner_kinds import TITLES, Runner
 
 
 @click.command(cls=cli_command.Command)
@@ -16,11 +17,10 @@ from pipeline.cli.outputs import Outputs
 @click.option(
     "--for",
     "runner",
-    type=click.Choice(["shell", "ddp", "android-test", "devicefarm"]),
-    default="shell",
+    type=click.Choice([kind.value for kind in Runner]),
+    default=Runner.SHELL.value,
     show_default=True,
-    help="What runs the package: a shell of Android or Linux, Google's Developer Device Platform, an APK that "
-    "instruments itself, or AWS Device Farm.",
+    help=f"What runs the package: {'; '.join(TITLES.values())}.",
 )
 @click.option(
     "--to",
@@ -29,7 +29,7 @@ from pipeline.cli.outputs import Outputs
     help="Folder for the package.  [default: in the output folder]",
 )
 @cli_options.output_option
-@click.option("--platform", type=click.Choice(["android", "linux"]), help="[default: that of the first target]")
+@click.option("--platform", type=click.Choice(["android", "ios", "linux"]), help="[default: that of the first target]")
 @click.option("--abi", default="", metavar="ABI", help="arm64-v8a, x86_64, …  [default: the target's first]")
 @cli_options.library_option
 @click.option("--rest", is_flag=True, help="Only turns that are not stored yet of a device that was collected.")
@@ -56,8 +56,8 @@ def export(
     """Make a package of CONFIG's campaign that runs where no cable reaches: a farm's phone, a colleague's, a board.
 
     A package is a folder with the probe, the library, model files and one request for each run. `sh run.sh` there runs
-    all in alternating rounds, waits itself until the device is fit, and may be killed and started again. Bring its
-    folder `session` home and collect it. Equal configs give packages of equal bytes.
+    all in alternating rounds, waits itself until the device is fit, and may be killed and started again. For iPhones
+    it is an app. Bring its folder `session` home and collect it. Equal configs give packages of equal bytes.
     """
     from pipeline import config as configs
     from pipeline.features.away import runners
@@ -72,7 +72,7 @@ def export(
         platform=platform or "",
         abi=abi,
         library=library,
-        runner=runners.Runner(runner),
+        runner=Runner(runner),
         rest=rest,
         confirm=confirm,
         devices=devices,

@@ -5,10 +5,9 @@ script as its executable; at most 50 files are pushed, so the package goes as on
 """
 
 import tarfile
-from pathlib import Path
 
-from pipeline import config as configs
 from pipeline.core import files as storage
+from pipeline.features.away.plan import MadePackage
 
 PLACE = "/data/local/tmp/ort-mobile"
 """The folder on the phone: the shell user may write and execute there."""
@@ -33,8 +32,9 @@ exec gcloud beta device-run sessions submit android-executable --device="${{1:?n
 """
 
 
-def write_ddp(package: Path, _abi: str, _conditions: configs.ConditionsConfig) -> None:
+def write_ddp(made: MadePackage) -> None:
     """Write the archive of a package, the script that starts it, and the command that submits it, into its folder."""
+    package = made.folder
     folder, paths = package / FOLDER, [path for path in sorted(package.rglob("*")) if path.is_file()]
     storage.make_folder(folder)
     with storage.storage_errors(folder), tarfile.open(folder / ARCHIVE, "w", format=tarfile.USTAR_FORMAT) as archive:

@@ -4,11 +4,9 @@ Format: docs.aws.amazon.com/devicefarm/latest/developerguide, "Test spec referen
 `devicefarm`. The user runs them, and nothing here calls the farm.
 """
 
-from pathlib import Path
-
-from pipeline import config as configs
 from pipeline.core import files as storage
 from pipeline.features.away import apk
+from pipeline.features.away.plan import MadePackage
 
 FOLDER = "devicefarm"
 SPEC, SUBMIT = "testspec.yml", "submit.sh"
@@ -57,8 +55,8 @@ aws devicefarm schedule-run --project-arn "$project" --app-arn "$app" --device-p
 """
 
 
-def write_device_farm(package: Path, abi: str, conditions: configs.ConditionsConfig) -> None:
+def write_device_farm(made: MadePackage) -> None:
     """Write the APK of a package, the test spec, and the commands that submit both, into its folder."""
-    apk.write_android_test(package, abi, conditions)
-    storage.write_text(package / FOLDER / SPEC, TEST_SPEC)
-    storage.write_text(package / FOLDER / SUBMIT, COMMANDS)
+    apk.write_android_test(made)
+    storage.write_text(made.folder / FOLDER / SPEC, TEST_SPEC)
+    storage.write_text(made.folder / FOLDER / SUBMIT, COMMANDS)

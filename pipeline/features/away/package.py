@@ -1,11 +1,14 @@
 """Makes a package: the campaign of a config as a folder that the probe and a shell run alone."""
 
+import hashlib
+import math
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from device_runner import build as runner_build
 from device_runner import device as runner_device
@@ -18,6 +21,7 @@ from device_runner import result as run_result
 from device_runner import run as device_run
 from device_runner import spec as run_spec
 from device_runner.device import DeviceFacts
+from device_runner.errors import UnavailableError
 from device_runner.probe import protocol
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
@@ -32,10 +36,21 @@ from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import Store
 from pipeline.config import Config
 from pipeline.core import files as storage
+from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ConfigError
 from pipeline.core.progress import Progress
-from pipeline.features.away import runners, shell
-from pipeline.features.away.plan import PLAN, KeptPlan, PackagedFile, PackagedRun, PackagePlan, PackageTurn, keep_plan
+from pipeline.features.away import ios, linked, runners, shell
+from pipeline.features.away.plan import (
+    PLAN,
+    KeptPlan,
+    MadePackage,
+    PackagedFile,
+    PackagedRun,
+    PackagePlan,
+    PackageTurn,
+    keep_plan,
+)
+from pipeline.features.away.runner_kinds import Runner
 from pipeline.job import campaigns, predicted
 from pipeline.job import run as job_run
 from pipeline.job import targets as job_targets
@@ -63,7 +78,7 @@ class ExportOrder:
     platform: str = ""
     abi: str = ""
     library: str | None = None
-    runner: runners.Runner = runners.Runner.SHELL
+    runner: Runner = Runner.SHELL
     rest: bool = False
     confirm: bool = False
     devices: tuple[str, ...] = ()
@@ -83,10 +98,37 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[campaign_record.Skipped, ...]
 
 
+LINKED = Path("linked")
+"""What requests name in place of a library where an app links it."""
+
+COMPILED = "../compiled"
+"""The folder, beside that of the session, for what an app's providers compile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackagePrograms:
+    """What a package is run by: a library (as a text that names it) and the probe, or what an app links."""
+
+    library: str | None = None
+    probe: Path | None = None
+    runtime: linked.LinkedRuntime | None = None
+
+    @property
+    def made_with(self) -> dict[str, str]:
+        """What a package was made with: later releases may ask and judge otherwise."""
+        versions = {name: version for name, version in campaigns.versions().items() if name in MADE_WITH}
+        sources = "".join(text for _, text in ios.probe_sources()).encode()
+        probe = storage.sha256_of(self.probe) if self.probe else hashlib.sha256(sources).hexdigest()
+        return {**versions, "probe": probe[:12], **({"library": self.runtime.name} if self.runtime else {})}
+
+
+MADE_WITH = ("ort-mobile", "onnxruntime")
+
+
 class PackageDevice(device_run.FilePlacement, runner_device.Device):
     """What stands for the devices that a package will run on: files go into the package, by what they contain."""
 
-    def __init__(self, folder: Path, facts: DeviceFacts, library: str) -> None:
+    def __init__(self, folder: Path, facts: DeviceFacts, library: str | None) -> None:
         super().__init__(facts.name)
         self.folder = folder
         self.files: dict[str, PackagedFile] = {}
@@ -98,8 +140,15 @@ class PackageDevice(device_run.FilePlacement, runner_device.Device):
         return self._facts
 
     def library_for(self, given: str | None) -> ort_library.Library:
-        """The library that goes with the package."""
-        return ort_library.resolve(given or self._library, self._facts.abis[0])
+        """The library that goes with the package; UnavailableError where an app links it."""
+        if not (given or self._library):
+            raise UnavailableError("an app links the library", why="it is no file of the package")
+        return ort_library.resolve(given or self._library or "", self._facts.abis[0])
+
+    @property
+    def library(self) -> Path:
+        """The file of the library, or what stands for it."""
+        return Path(self.library_for(None).path) if self._library else LINKED
 
     def run(self, spec: RunSpec) -> RunResult:
         """Nothing: turns run where the package is brought."""
@@ -111,7 +160,18 @@ class PackageDevice(device_run.FilePlacement, runner_device.Device):
         )
         return run_result.without_measurement(spec, self.name, failure)
 
+    def placed(self, spec: RunSpec, library: Path, folder: str) -> RunSpec:
+        """As of `FilePlacement`; what providers compile goes to a folder of the app, whatever the config calls it."""
+        placed = super().placed(spec, library, folder)
+        key = runner_providers.provider_named(spec.options.provider).cache_key
+        if library != LINKED or key not in spec.options.provider_options:
+            return placed
+        there = {**placed.options.provider_options, key: COMPILED}
+        return replace(placed, options=replace(placed.options, provider_options=there))
+
     def _put(self, path: Path, suffix: str = "") -> str:
+        if path == LINKED:
+            return str(path)
         digest, ending = storage.sha256_of(path)[:16], suffix or path.suffix
         if ending == LIBRARY:  # found by its name alone: an app has libraries where nobody knows beforehand
             return Path(self._kept(path, f"{LIBRARIES}/lib{digest}{ending}")).name
@@ -130,25 +190,53 @@ class PackageDevice(device_run.FilePlacement, runner_device.Device):
 
 
 def chosen_target(config: Config, order: ExportOrder) -> configs.Target:
-    """The target that a package is for: the first of the config that fits what was asked, else one made of that."""
+    """The target that a package is for: the first of the config that fits what was asked, else one made of that.
+
+    Raises ConfigError for a runner that is none of the platform that was asked for.
+    """
+    additions = runners.ADDITIONS.get(order.runner)
+    wanted = additions.platform if additions else None
+    if order.platform:
+        wanted = configs.Platform(order.platform)
+    if wanted is configs.Platform.IOS and order.runner is not Runner.IOS:
+        raise _wrong_platform(order, wanted, "pass --for ios")
+    if additions and wanted is not additions.platform:
+        raise _wrong_platform(order, wanted, f"leave --platform out, or pass --platform {additions.platform}")
     fitting = [
         target
         for target in config.targets
-        if target.platform in (configs.Platform.ANDROID, configs.Platform.LINUX)
-        and order.platform in ("", target.platform)
+        if (
+            target.platform is wanted
+            if wanted
+            else target.platform in (configs.Platform.ANDROID, configs.Platform.LINUX)
+        )
         and (not order.abi or not target.abis or order.abi in target.abis)
     ]
     if fitting:
         abis = (order.abi,) if order.abi else fitting[0].abis[:1] or (DEFAULT_ABI[fitting[0].platform],)
-        return msgspec.structs.replace(fitting[0], abis=abis, library=order.library or fitting[0].library)
-    platform = configs.Platform(order.platform or configs.Platform.ANDROID)
+        return replace(fitting[0], abis=abis, library=order.library or fitting[0].library)
+    platform = wanted or configs.Platform.ANDROID
     return configs.Target(
-        name="package", platform=platform, abis=(order.abi or DEFAULT_ABI[platform],), library=order.library
+        name="package",
+        platform=platform,
+        abis=(order.abi or DEFAULT_ABI[platform],),
+        library=order.library,
+        ort_release=str(max(ort_releases.SWIFT_PACKAGES)) if platform is configs.Platform.IOS else None,
+    )
+
+
+def _wrong_platform(order: ExportOrder, wanted: configs.Platform | None, remedy: str) -> ConfigError:
+    return ConfigError(
+        "what is to run the package runs programs of another system",
+        where=f"--for {order.runner}, {wanted}",
+        why="the package is for another one",
+        remedy=remedy,
     )
 
 
 DEFAULT_ABI = {
     configs.Platform.ANDROID: "arm64-v8a",
+    configs.Platform.IOS: "arm64",
     configs.Platform.LINUX: local_device.machine_abi(),
 }
 
@@ -176,23 +264,33 @@ def library_of(target: configs.Target) -> str:
     )
 
 
-def probe_of(target: configs.Target) -> Path:
-    """The probe for a target's platform and ABI; raises UnavailableError without a compiler for it."""
-    return runner_build.build_probe(runner_build.target_of(target.platform.value, target.abis[0]))
+def programs_for(target: configs.Target, config: Config, order: ExportOrder, work: Path) -> PackagePrograms:
+    """What runs a package for a target; a build that an app links lies in `work`.
+
+    Raises UnavailableError without a compiler for the probe, ConfigError as `library_of` and `linked_runtime` do.
+    """
+    if target.platform is configs.Platform.IOS:
+        return PackagePrograms(runtime=linked.linked_runtime(target, config, order.library, work))
+    probe = runner_build.build_probe(runner_build.target_of(target.platform.value, target.abis[0]))
+    return PackagePrograms(library=library_of(target), probe=probe)
 
 
 def in_package(
-    planned_runs: Sequence[campaign_planned.PlannedRun], measure: configs.MeasureConfig
+    planned_runs: Sequence[campaign_planned.PlannedRun], platform: str, measure: configs.MeasureConfig
 ) -> tuple[list[campaign_planned.PlannedRun], list[campaign_record.Skipped]]:
-    """The runs that a package can have, and the others with the reason."""
+    """The runs that a package for a platform can have, and the others with the reason."""
     kept: list[campaign_planned.PlannedRun] = []
     skipped: list[campaign_record.Skipped] = []
     for planned in planned_runs:
-        provider = planned.options.provider
-        if planned.options.allocator is not run_spec.Allocator.DEFAULT:
+        options, for_app = planned.options, platform == configs.Platform.IOS
+        if options.allocator is not run_spec.Allocator.DEFAULT:
             skipped.append(planned.skipped("a package brings no allocator: it stands in for the C library's"))
-        elif provider in measure.plugins or runner_providers.provider_named(provider).plugin:
+        elif options.provider in measure.plugins or runner_providers.provider_named(options.provider).plugin:
             skipped.append(planned.skipped("a package brings no plugin of an execution provider"))
+        elif for_app and options.custom_ops:
+            skipped.append(planned.skipped("the app of a package links no library of custom operators"))
+        elif for_app and planned.mode is configs.MeasureMode.COLD:
+            skipped.append(planned.skipped("an app cannot drop files out of the page cache: no cold start is measured"))
         else:
             kept.append(planned)
     return kept, skipped
@@ -211,33 +309,13 @@ def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
             remedy="leave perf_test out",
         )
     target = chosen_target(config, order)
-    additions = runners.ADDITIONS.get(order.runner)
-    if additions and target.platform is not configs.Platform.ANDROID:
-        raise ConfigError(
-            "what is to run the package runs Android's programs",
-            where=f"--for {order.runner}, {target.platform.value}",
-            why="the package is for another system",
-            remedy="pass --platform android, with --abi and --library",
-        )
-    library, probe, facts = library_of(target), probe_of(target), assumed_facts(target)
+    facts = assumed_facts(target)
     asked = job_run.JobOptions(output=order.output, convert_only=True, resume=True)
     with job_run.prepared_job(config, asked, progress) as (job, work):
+        programs = programs_for(target, config, order, work / "runtime")
         folder = order.folder or job.folder / f"package-{facts.platform}-{facts.abis[0]}"
-        with PackageDevice(work / "package", facts, library) as device:
-            measurable = [a for prepared in job.prepared for a in prepared.artifacts if a.source in prepared.references]
-            legal, skipped = planning.plan_runs(
-                job.config.runs, measurable, [facts], campaign_denied.known_denied(), job.contexts
-            )
-            possible, refused = job.possible(legal, {ASSUMED: device}, {ASSUMED: library}, change_layout=True)
-            kept, left_out = in_package(possible, job.config.measure)
-            runs = planning.in_modes(kept, job.config.measure)
-            if not runs:
-                raise ConfigError(
-                    "nothing of the config can be measured by a package",
-                    where=f"{facts.platform} on {facts.abis[0]}",
-                    why="; ".join(dict.fromkeys(run.text for run in (*skipped, *refused, *left_out))) or "no artifacts",
-                    remedy="see what `ort-mobile run` says of the same config",
-                )
+        with PackageDevice(work / "package", facts, programs.library) as device:
+            runs, skipped = packaged_runs(job, device, facts)
             _, placements = predicted.predict(
                 runs,
                 {ASSUMED: facts},
@@ -246,16 +324,23 @@ def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
                 progress,
             )
             campaign = job.enter({}, [], [], placements=placements)
-            plan = job.plan(campaign.id, planning.distinct(runs), {ASSUMED: library}, {})
+            plan = job.plan(campaign.id, planning.distinct(runs), {ASSUMED: programs.library}, {})
             asked_turns = (
                 confirming_turns(job.store, campaign, plan, order) if order.confirm else plan.turns(plan.planned_runs)
             )
-            package = packaged(plan, asked_turns, runs, device, job.config, programs(probe))
-            kept_plan = KeptPlan(campaign=campaign.id, plan=package, skipped=(*skipped, *refused, *left_out))
+            package = packaged(plan, asked_turns, runs, device, job.config, programs.made_with)
+            kept_plan = KeptPlan(campaign=campaign.id, plan=package, skipped=tuple(skipped))
             turns = left_turns(job.store, kept_plan, order.devices) if order.rest else package.turns
-            write_programs(device.folder, package, turns, probe, job.config.conditions)
-            if additions:
-                additions.write(device.folder, package.abi, job.config.conditions)
+            made = MadePackage(
+                folder=device.folder,
+                plan=package,
+                turns=turns,
+                conditions=job.config.conditions,
+                runtime=programs.runtime,
+            )
+            write_programs(made, programs.probe)
+            if order.runner in runners.ADDITIONS:
+                runners.ADDITIONS[order.runner].write(made)
             replace_package(device.folder, folder, package.digest)
             keep_plan(job.folder, kept_plan)
     return Exported(
@@ -271,10 +356,26 @@ def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
     )
 
 
-def programs(probe: Path) -> dict[str, str]:
-    """What a package was made with: later releases may ask and judge otherwise."""
-    named = {name: version for name, version in campaigns.versions().items() if name in ("ort-mobile", "onnxruntime")}
-    return {**named, "probe": storage.sha256_of(probe)[:12]}
+def packaged_runs(
+    job: job_run.CampaignJob, device: PackageDevice, facts: DeviceFacts
+) -> tuple[list[campaign_planned.PlannedRun], list[campaign_record.Skipped]]:
+    """The runs of a job that its package has, and the others with the reason; ConfigError where none is left."""
+    measure = job.config.measure
+    measurable = [a for prepared in job.prepared for a in prepared.artifacts if a.source in prepared.references]
+    legal, skipped = planning.plan_runs(
+        job.config.runs, measurable, [facts], campaign_denied.known_denied(), job.contexts
+    )
+    possible, refused = job.possible(legal, {ASSUMED: device}, {ASSUMED: None}, change_layout=True)
+    runs, left_out = in_package(planning.in_modes(possible, measure), facts.platform, measure)
+    reasons = [*skipped, *refused, *left_out]
+    if not runs:
+        raise ConfigError(
+            "nothing of the config can be measured by a package",
+            where=f"{facts.platform} on {facts.abis[0]}",
+            why="; ".join(dict.fromkeys(run.text for run in reasons)) or "no artifacts",
+            remedy="see what `ort-mobile run` says of the same config",
+        )
+    return runs, reasons
 
 
 def packaged(
@@ -289,7 +390,7 @@ def packaged(
 
     Each request names files that its turn alone writes, so that no two are equal.
     """
-    library = Path(device.library_for(None).path)
+    library = device.library
     positions = {run.id: position for position, run in enumerate(runs)}
     turns = []
     storage.make_folder(device.folder / "requests")
@@ -304,6 +405,7 @@ def packaged(
                 run=positions[planned.id],
                 round=round_number,
                 request=protocol.request_crc32(request),
+                limit_seconds=math.ceil(spec.timeout_seconds + runner_device.GRACE_SECONDS),
                 answer_bytes=protocol.answer_limit(spec),
                 outputs_bytes=spec.outputs_limit_bytes,
             )
@@ -313,7 +415,7 @@ def packaged(
         platform=configs.Platform(device.facts().platform),
         abi=device.facts().abis[0],
         made_with=made_with,
-        library=storage.sha256_of(library),
+        library=None if library == LINKED else storage.sha256_of(library),
         wait_seconds=round(config.conditions.wait_seconds),
         runs=tuple(
             PackagedRun(
@@ -338,7 +440,7 @@ def asked_spec(
     spec = plan.spec(planned, round_number)
     if plan.is_profiled(round_number):
         return ort_profile.with_profiler(spec, folder)
-    return msgspec.structs.replace(spec, outputs_folder=folder)
+    return replace(spec, outputs_folder=folder)
 
 
 def confirming_turns(
@@ -396,15 +498,16 @@ def left_turns(store: Store, kept: KeptPlan, devices: Iterable[str]) -> tuple[Pa
     )
 
 
-def write_programs(
-    folder: Path, package: PackagePlan, turns: Iterable[PackageTurn], probe: Path, conditions: configs.ConditionsConfig
-) -> None:
-    """Write the plan, the list of turns, and what runs them."""
-    storage.write_bytes(folder / PLAN, package.encoded)
-    storage.write_text(folder / "package", package.digest + "\n")
-    storage.write_text(folder / "turns", "".join(f"{turn.turn}\n" for turn in turns))
-    storage.write_text(folder / "run.sh", shell.run_script(package.wait_seconds))
-    storage.write_text(folder / "state.sh", shell.state_script(conditions))
+def write_programs(made: MadePackage, probe: Path | None) -> None:
+    """Write the plan, the list of turns, and with a probe what runs them by a shell."""
+    folder = made.folder
+    storage.write_bytes(folder / PLAN, made.plan.encoded)
+    storage.write_text(folder / "package", made.plan.digest + "\n")
+    storage.write_text(folder / "turns", "".join(f"{turn.turn}\n" for turn in made.turns))
+    if probe is None:
+        return
+    storage.write_text(folder / "run.sh", shell.run_script(made.plan.wait_seconds))
+    storage.write_text(folder / "state.sh", shell.state_script(made.conditions))
     storage.copy_file(probe, folder / "probe")
     (folder / "probe").chmod(0o755)
 

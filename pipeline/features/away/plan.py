@@ -1,6 +1,7 @@
 """The plan of a package: the turns of a campaign in their order, as data that equal configs make equal."""
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from pipeline import config as configs
 from pipeline.campaign import record as campaign_record
 from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError
+from pipeline.features.away import linked
 
 PLAN = "plan.json"
 PACKAGES = "packages"
@@ -41,13 +43,14 @@ class PackagedRun(msgspec.Struct, frozen=True, kw_only=True):
 class PackageTurn(msgspec.Struct, frozen=True, kw_only=True):
     """One run in one round. `run` is its position among the plan's, `request` the checksum that its answer has, too.
 
-    The last two are what is read of its answer and of its outputs at most.
+    `limit_seconds` is how long its process may live; the last two are what is read of its answer and outputs at most.
     """
 
     turn: str
     run: int
     round: int
     request: int
+    limit_seconds: int
     answer_bytes: int
     outputs_bytes: int
 
@@ -55,6 +58,7 @@ class PackageTurn(msgspec.Struct, frozen=True, kw_only=True):
 class PackagePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a package. Nothing in it says when, where or for which device it was made.
 
+    `library` is the sha256 of the libonnxruntime in it, null where an app links it: `made_with` names it in any case.
     `wait_seconds` is how long a turn waits for a device that is not fit. `runs` are all that were planned; those that
     run the same as another have no turns.
     """
@@ -64,7 +68,7 @@ class PackagePlan(msgspec.Struct, frozen=True, kw_only=True):
     platform: configs.Platform
     abi: str
     made_with: dict[str, str]
-    library: Digest
+    library: Digest | None
     wait_seconds: int
     runs: tuple[PackagedRun, ...]
     turns: tuple[PackageTurn, ...]
@@ -79,6 +83,20 @@ class PackagePlan(msgspec.Struct, frozen=True, kw_only=True):
     def digest(self) -> str:
         """What a session names, so that it belongs to no other package."""
         return hashlib.sha256(self.encoded).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadePackage:
+    """A package whose plan, requests and files lie in `folder`, for what adds a runner of its `turns`.
+
+    `conditions` are what turns wait for; `runtime` is what an app for iPhones links.
+    """
+
+    folder: Path
+    plan: PackagePlan
+    turns: tuple[PackageTurn, ...]
+    conditions: configs.ConditionsConfig
+    runtime: linked.LinkedRuntime | None = None
 
 
 class KeptPlan(msgspec.Struct, frozen=True, kw_only=True):

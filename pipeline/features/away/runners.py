@@ -1,33 +1,26 @@
-"""What runs a package: the shell alone, or what a farm takes, each with what it adds to the package's folder."""
+"""What runs a package: the shell alone, or what a farm or a Mac takes, with what each adds to its folder."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from pipeline import config as configs
-from pipeline.features.away import apk, ddp, device_farm
-
-
-class Runner(StrEnum):
-    """The values of `--for`."""
-
-    SHELL = "shell"
-    DDP = "ddp"
-    ANDROID_TEST = "android-test"
-    DEVICEFARM = "devicefarm"
+from pipeline.features.away import apk, ddp, device_farm, ios
+from pipeline.features.away.plan import MadePackage
+from pipeline.features.away.runner_kinds import Runner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Additions:
-    """What one of them adds to a package for Android, by its ABI and the conditions that runs wait for.
+    """What one of them adds to a package for a platform.
 
     `command` runs the package, and `session` is where it lies afterwards; both with the package's folder.
     """
 
-    write: Callable[[Path, str, configs.ConditionsConfig], None]
+    write: Callable[[MadePackage], None]
     command: str
     session: str
+    platform: configs.Platform = configs.Platform.ANDROID
 
 
 ADDITIONS = {
@@ -45,6 +38,13 @@ ADDITIONS = {
         write=device_farm.write_device_farm,
         command=f"sh {{package}}/{device_farm.FOLDER}/{device_farm.SUBMIT} PROJECT_ARN DEVICE_POOL_ARN",
         session="the archive of artifacts that the farm gives",
+    ),
+    Runner.IOS: Additions(
+        write=ios.write_ios,
+        platform=configs.Platform.IOS,
+        command=f"build it on a Mac as {{package}}/{ios.FOLDER}/README.md says, then sh {{package}}/{ios.FOLDER}/"
+        f"{ios.RUN} DEVICE PREFIX",
+        session=f"{{package}}/{ios.FOLDER}/session",
     ),
 }
 

@@ -14,6 +14,7 @@ from device_runner import files as runner_files
 from pipeline import config as configs
 from pipeline.core.errors import ConfigError
 from pipeline.features.away import apk, device_farm
+from pipeline.features.away.plan import MadePackage
 from tests import package_runner
 from tests.command import ort_mobile
 from tests.consumers.jars import needs, run
@@ -32,12 +33,18 @@ def start_of(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
     return member.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
 
 
+def made(job: Job, folder: Path) -> MadePackage:
+    """A copy of a job's package."""
+    plan = job.plan.plan
+    return MadePackage(folder=folder, plan=plan, turns=plan.turns, conditions=configs.ConditionsConfig())
+
+
 @pytest.fixture(scope="module")
 def package(done: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package of this computer's own, which no phone could run, with an APK."""
     folder = tmp_path_factory.mktemp("apk") / "package"
     shutil.copytree(done.package, folder, ignore=shutil.ignore_patterns("session", "lock"))
-    apk.write_android_test(folder, "x86_64", configs.ConditionsConfig())
+    apk.write_android_test(made(done, folder))
     return folder
 
 
@@ -64,24 +71,24 @@ def test_an_apk_has_the_package_and_its_runner(package: Path) -> None:
 
 
 @pytest.mark.long
-def test_equal_packages_make_equal_apks_by_one_key(package: Path, tmp_path: Path) -> None:
-    made = []
+def test_equal_packages_make_equal_apks_by_one_key(done: Job, package: Path, tmp_path: Path) -> None:
+    apks = []
     for name in ("first", "second"):
         shutil.copytree(package, tmp_path / name, ignore=shutil.ignore_patterns(apk.FOLDER))
-        apk.write_android_test(tmp_path / name, "x86_64", configs.ConditionsConfig())
-        made.append((tmp_path / name / apk.FOLDER / apk.APK).read_bytes())
-    assert made[0] == made[1]
+        apk.write_android_test(made(done, tmp_path / name))
+        apks.append((tmp_path / name / apk.FOLDER / apk.APK).read_bytes())
+    assert apks[0] == apks[1]
     assert (runner_files.state_folder() / apk.KEY).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.long
-def test_a_key_that_is_none_is_named(package: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_key_that_is_none_is_named(done: Job, package: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ORT_MOBILE_STATE", str(tmp_path / "state"))
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / apk.KEY).write_text("nothing")
     shutil.copytree(package, tmp_path / "again", ignore=shutil.ignore_patterns(apk.FOLDER))
     with pytest.raises(ConfigError, match="key of packages") as error:
-        apk.write_android_test(tmp_path / "again", "x86_64", configs.ConditionsConfig())
+        apk.write_android_test(made(done, tmp_path / "again"))
     assert error.value.problem.where.endswith(apk.KEY)
     assert not list((tmp_path / "again" / apk.FOLDER).iterdir())
 
@@ -157,7 +164,7 @@ def test_device_farm_gets_what_its_commands_take(done: Job, tmp_path: Path) -> N
     """The programs of aws and curl are stand-ins that keep their words, in the order and form of the documentation."""
     folder = tmp_path / "package"
     shutil.copytree(done.package, folder, ignore=shutil.ignore_patterns("session", "lock"))
-    device_farm.write_device_farm(folder, "x86_64", configs.ConditionsConfig())
+    device_farm.write_device_farm(made(done, folder))
     answers = {
         "create-upload": 'printf "arn:%s https://farm\\n" "$8"',
         "get-upload": "echo SUCCEEDED",
