@@ -6,6 +6,7 @@ follows from the runs that are stored, so a campaign that goes on decides the sa
 """
 
 import logging
+import math
 import tempfile
 import threading
 import time
@@ -36,6 +37,7 @@ from pipeline.campaign.record import FRESH_FROM, CampaignRecord, Prediction, Run
 from pipeline.campaign.specs import spec_of
 from pipeline.campaign.statistics import compare as run_compare
 from pipeline.campaign.statistics import groups as run_groups
+from pipeline.campaign.statistics import sustained as sustained_load
 from pipeline.campaign.store import Store
 from pipeline.check.compare import OutputCheck
 from pipeline.core import file_names
@@ -151,7 +153,7 @@ class CampaignPlan:
     """The name of this computer in results."""
 
     def turns(self, planned_runs: Sequence[PlannedRun]) -> Iterator[tuple[PlannedRun, int]]:
-        """Runs with their rounds, in order: what heats the device for minutes comes last, and once."""
+        """Runs with their rounds, in order: what heats the device for minutes comes last."""
         lasting = [planned for planned in planned_runs if planned.mode is configs.MeasureMode.SUSTAINED]
         others = [planned for planned in planned_runs if planned.mode is not configs.MeasureMode.SUSTAINED]
         # Where runs are profiled there is one more round: its times are compared with nothing.
@@ -159,7 +161,8 @@ class CampaignPlan:
             for planned in order_of_round(others, number):
                 if planned.mode is configs.MeasureMode.STEADY or not self.is_profiled(number):
                     yield planned, number
-        yield from ((planned, 0) for planned in lasting)
+        for number in range(self.measure.sustained_rounds):
+            yield from ((planned, number) for planned in order_of_round(lasting, number))
 
     def spec(self, planned: PlannedRun, number: int) -> RunSpec:
         """What a planned run runs in a round; its outputs are not kept."""
@@ -346,6 +349,8 @@ class _Worker:
         self.given_up = set(failed)
         self.failures_in_a_row = 0
         self.may_come_back = False
+        self.start_celsius: float | None = None
+        """The battery's temperature when the first sustained run began."""
         self.quarantines = iter(plan.quarantine_seconds)
 
     def run(self) -> str:
@@ -379,11 +384,23 @@ class _Worker:
             self.stop.set()
             raise
 
+    def _wait_until_fit(
+        self, device: runner_device.Conditioned, limits: configs.ConditionsConfig, planned: PlannedRun
+    ) -> str:
+        """Wait for the conditions, a sustained run also until the device is as cool as when the first of them began.
+
+        One that does not cool so far is measured nevertheless: its run is compared with none then.
+        """
+        if planned.mode is configs.MeasureMode.SUSTAINED and self.start_celsius is not None:
+            most = min(limits.max_battery_celsius or math.inf, self.start_celsius + sustained_load.START_ROOM_CELSIUS)
+            wait_until_fit(device, msgspec.structs.replace(limits, max_battery_celsius=most), self.stop)
+        return wait_until_fit(device, limits, self.stop)
+
     def _run_one(self, planned: PlannedRun, number: int) -> str:
         """Wait for the conditions, run one spec and store what it gave; why no further run may begin, or ""."""
         reason = ""
         if self.plan.conditions and isinstance(self.device, runner_device.Conditioned):
-            reason = wait_until_fit(self.device, self.plan.conditions, self.stop)
+            reason = self._wait_until_fit(self.device, self.plan.conditions, planned)
         if not reason and self.stop.is_set():
             reason = "interrupted"
         if not reason and self.plan.fence:
@@ -408,6 +425,8 @@ class _Worker:
                 started, begun = run_result.utc_now(), time.monotonic_ns()
                 result = self.device.run(spec)
             elapsed_ns = time.monotonic_ns() - begun
+            if planned.mode is configs.MeasureMode.SUSTAINED and self.start_celsius is None:
+                self.start_celsius = result.before.battery_celsius
             result = msgspec.structs.replace(result, started_at=started, elapsed_ns=elapsed_ns, host=self.plan.host)
             has_outputs = result.status is Status.OK and spec.perf_test is None
             checks = self.plan.check(planned, result) if self.plan.check and has_outputs else ()

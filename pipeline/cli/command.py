@@ -19,9 +19,9 @@ SECTIONS: dict[str, frozenset[str]] = {
         "--share-weights",
     }),
     "Measurement": frozenset({
-        "--mode", "--sustained-seconds", "--warmup", "--rule", "--rounds", "--min-runs", "--min-seconds",
-        "--concurrent", "--batch", "--stream", "--state", "--original", "--least", "--profile", "--blame", "--timeout",
-        "--perf-test", "--plan", "--percent",
+        "--mode", "--sustained-seconds", "--sustained-rounds", "--warmup", "--rule", "--rounds", "--min-runs",
+        "--min-seconds", "--concurrent", "--batch", "--stream", "--state", "--original", "--least", "--profile",
+        "--blame", "--timeout", "--perf-test", "--plan", "--percent",
     }),
     "State of the phone": frozenset({
         "--stable", "--keep-screen-on", "--max-thermal-status", "--max-battery-celsius", "--min-battery-percent",

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from pipeline.job import run as job_run
 
 
-measure_options = config_options(configs.MeasureConfig, "mode", "sustained_seconds", "warmup", "rule", into="measure")
+measure_options = config_options(
+    configs.MeasureConfig, "mode", "sustained_seconds", "sustained_rounds", "warmup", "rule", into="measure"
+)
 """Options of [measure]: a command gets `measure`, the keys that are given."""
 
 run_conditions = together(

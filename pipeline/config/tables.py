@@ -442,7 +442,6 @@ class Goal(StrEnum):
     MEMORY = "memory"
     PRIVATE_MEMORY = "private-memory"
     SIZE = "size"
-    ENERGY = "energy"
 
 
 class TuneStrategy(StrEnum):
@@ -466,8 +465,8 @@ class TuneConfig(Table, frozen=True, kw_only=True):
     """Time for runs on each device; waiting for a device to cool does not count."""
     goals: OneOrMore[Goal] = Goal.LATENCY
     """What is made small: latency (median), p90, memory (peak, files that are mapped with it), private-memory (what no
-    file is behind, which a system that is short of memory cannot take back), size (of the artifact), energy (where a
-    device measures it). Of several the first decides what ships; all together give the Pareto front."""
+    file is behind, which a system that is short of memory cannot take back), size (of the artifact). Of several the
+    first decides what ships; all together give the Pareto front."""
     max_latency_ms: Limit | None = None
     """Constraint: median latency, in milliseconds."""
     max_p90_ms: Limit | None = None

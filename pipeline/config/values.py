@@ -231,6 +231,9 @@ class MeasureConfig(Table, frozen=True, kw_only=True):
     """standard, or mlperf: at least 1024 inferences and 60 s per process, and p90 as MLPerf's LoadGen computes it."""
     sustained_seconds: Annotated[float, Meta(ge=1, le=43_200)] = 300.0
     """Duration of a sustained run, in seconds."""
+    sustained_rounds: Annotated[int, Meta(ge=1, le=100)] = 1
+    """Sustained runs of each variant, in alternating order, each from a start as cool as the first's where a device
+    tells: from 4 on it is decided whether what is fastest when fresh is so at the end."""
     min_runs: Count = 20
     """Minimum number of timed inferences per process."""
     min_seconds: Seconds = 0.2

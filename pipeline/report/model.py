@@ -80,11 +80,15 @@ class Row(campaign_record.RunKey, frozen=True, kw_only=True):
 class ModeRow(campaign_record.RunKey, frozen=True, kw_only=True):
     """One artifact with one set of run options on one device, measured otherwise than in the steady state, or by
     another rule: one of `cold`, `sustained` and `mlperf` is set.
+
+    `late` compares the end of sustained runs with that of the run that is the fastest at the beginning, by rounds whose
+    starts were equal; null of that one itself.
     """
 
     baseline: bool = False
     cold: cold_starts.ColdNumbers | None = None
     sustained: sustained_load.SustainedNumbers | None = None
+    late: run_compare.Comparison | None = None
     mlperf: mlperf_rule.MlperfNumbers | None = None
 
 

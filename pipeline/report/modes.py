@@ -18,6 +18,7 @@ from pipeline.core import groups as counting
 from pipeline.report import wording
 from pipeline.report.model import (
     CampaignReport,
+    MeasuredRun,
     ModeRow,
     baseline_of_runs,
     ends_of,
@@ -67,15 +68,16 @@ def mode_rows(
                 summaries = run_compare.summarize(cold_groups, base.way if base else None, rule)
                 for key, summary in summaries.items():
                     compared[device, model, key] = summary.comparison
+            if mode is configs.MeasureMode.SUSTAINED:
+                compared |= {(device, model, key): late for key, late in late_comparisons(group, rule).items()}
         for run, timed in measured:
             results = [record.result for record in timed if record.result.status is Status.OK]
             empty = ModeRow(**run.parts, baseline=run in bases)
             run_key = run.device, run.model, run.way
             if mode is configs.MeasureMode.COLD and (cold := cold_starts.cold_numbers(results, compared.get(run_key))):
                 rows.append(msgspec.structs.replace(empty, cold=cold))
-            if mode is configs.MeasureMode.SUSTAINED:
-                lasting = (sustained_load.sustained_numbers(result.sustained) for result in results if result.sustained)
-                rows += [msgspec.structs.replace(empty, sustained=numbers) for numbers in lasting if numbers]
+            if mode is configs.MeasureMode.SUSTAINED and (lasting := sustained_load.middle_of(results)):
+                rows.append(msgspec.structs.replace(empty, sustained=lasting, late=compared.get(run_key)))
             if by_mlperf and (by_rule := mlperf_rule.mlperf_numbers(results)):
                 rows.append(msgspec.structs.replace(empty, mlperf=by_rule))
         if mode is not configs.MeasureMode.STEADY:
@@ -83,6 +85,59 @@ def mode_rows(
             failures += [msgspec.structs.replace(failure, run=f"{failure.run} ({mode})") for failure in failed]
             skipped += [msgspec.structs.replace(skipped, run=f"{skipped.run} ({mode})") for skipped in left_out]
     return ModeRows(tuple(rows), tuple(failures), tuple(skipped))
+
+
+def late_comparisons(
+    group: Sequence[MeasuredRun], rule: run_compare.DecisionRule
+) -> dict[str, run_compare.Comparison | None]:
+    """The ends of sustained runs of one model on one device, each compared with that of the fastest at the beginning.
+
+    In pairs by round, of starts that were equal.
+    """
+    usual = sustained_load.usual_start(record.result for _, timed in group for record in timed)
+    fresh: dict[str, int] = {}
+    groups = []
+    for run, timed in group:
+        if numbers := sustained_load.middle_of(record.result for record in timed):
+            fresh[run.way] = numbers.fresh_ns
+            compared = [record for record in timed if sustained_load.began_as_usual(record.result, usual)]
+            groups.append(campaign_record.rounds_of(compared, run.way, sustained_load.late_ns))
+    first = min(fresh, key=lambda way: fresh[way], default=None)
+    return {key: summary.comparison for key, summary in run_compare.summarize(groups, first, rule).items()}
+
+
+def order_listing(where: str, rows: Sequence[ModeRow]) -> Listing | None:
+    """Where the fastest at the end is not the fastest at the beginning: both, and whether that is shown."""
+    lasting = [(row, row.sustained) for row in rows if row.sustained]
+    if not lasting:
+        return None
+    fresh = min(lasting, key=lambda pair: pair[1].fresh_ns)
+    late = min(lasting, key=lambda pair: pair[1].late_ns)
+    if fresh[0] is late[0]:
+        return None
+    verdict = _said(late[0])
+    return Listing(
+        title=f"Fastest at the beginning, and at the end: {where}",
+        head=("When", "Variant", "Run", "Fresh", "Late", "At the end against the first"),
+        rows=tuple(
+            (
+                when,
+                row.variant,
+                row.run,
+                wording.duration(numbers.fresh_ns),
+                wording.duration(numbers.late_ns),
+                said,
+            )
+            for when, (row, numbers), said in (("beginning", fresh, wording.DASH), ("end", late, verdict))
+        ),
+    )
+
+
+def _said(row: ModeRow) -> str:
+    """Whether the end of a row's sustained runs is faster than that of the fastest at the beginning."""
+    if row.late is None:
+        return wording.DASH
+    return row.late.verdict.value if row.late.low is not None else "too few rounds"
 
 
 def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
@@ -123,6 +178,10 @@ def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
                     wording.duration(numbers.fresh_ns),
                     wording.duration(numbers.late_ns),
                     wording.significant(numbers.ratio),
+                    str(numbers.runs),
+                    wording.ratio(row.late),
+                    wording.interval(row.late),
+                    _said(row),
                     "not slower" if numbers.throttled_after_ns is None else f"{numbers.throttled_after_ns / 1e9:.1f} s",
                     _change(numbers.fresh_mhz, numbers.late_mhz, "MHz"),
                     _change(numbers.fresh_celsius, numbers.late_celsius, "°C"),
@@ -130,6 +189,8 @@ def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
                 for row, numbers in lasting_rows
             )
             listings.append(Listing(title=f"Sustained load: {where}", head=SUSTAINED_HEAD, rows=cells))
+            if order := order_listing(where, rows):
+                listings.append(order)
             # Medians of the medians in even stretches of time, as far as the longest run went
             length = max(numbers.length_ns for _, numbers in lasting_rows) / TIMES
             lines = []
@@ -185,6 +246,10 @@ SUSTAINED_HEAD = (
     "Fresh",
     "Late",
     "Late / fresh",
+    "Runs",
+    "To the fastest fresh",
+    "Interval",
+    "Verdict",
     "Slower from",
     "Clock",
     "Temperature",

@@ -1,17 +1,20 @@
 """Runs start on devices that are as the config wants them, wait for those that become so, and leave the others."""
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from device_runner.device import Conditioned
 from device_runner.errors import UnavailableError
-from device_runner.result import Conditions
+from device_runner.result import Conditions, RunResult
+from device_runner.spec import RunSpec
 from pipeline.campaign.measure import measure, unfit, wait_until_fit
 from pipeline.campaign.store import open_store
-from pipeline.config import ConditionsConfig
+from pipeline.config import ConditionsConfig, MeasureMode
 from tests.command import ort_mobile
 from tests.scripted_devices import CAMPAIGN, ScriptedDevice, lanes_of, plan_of
 
@@ -123,3 +126,32 @@ def test_perf_waits_and_arranges_where_it_is_asked(monkeypatch: pytest.MonkeyPat
     assert "thermal status 3, at most 1 is wanted" in text
     assert said()[0] == 0, "without a wish a hot device is measured"
     assert asked_of[-1].asked == {}
+
+
+class Heating(Warm):
+    """A device whose runs say at what temperature they began."""
+
+    def run(self, spec: RunSpec) -> RunResult:
+        return msgspec.structs.replace(super().run(spec), before=self.states[0])
+
+
+def at(celsius: float) -> Conditions:
+    return Conditions(battery_celsius=celsius)
+
+
+@pytest.mark.parametrize(
+    ("states", "begins"),
+    [([at(30), at(41), at(31)], [30, 31]), ([at(30), at(41)], [30, 41])],
+    ids=["it cools", "it does not and is measured nevertheless"],
+)
+def test_sustained_runs_wait_for_the_temperature_of_the_first(
+    states: list[Conditions], begins: list[int], tmp_path: Path
+) -> None:
+    device = Heating("w", states=[states[0], *states])
+    lanes = [dataclasses.replace(lane, mode=MeasureMode.SUSTAINED) for lane in lanes_of(["w"], 2)]
+    plan = plan_of(lanes, 1, ConditionsConfig(wait_seconds=0.2))
+    with open_store(f"sqlite:///{tmp_path}/r.sqlite") as store:
+        store.start(CAMPAIGN, [device.facts()])
+        assert measure(plan, {"w": device}, store, tmp_path) == {}
+        runs = store.runs(CAMPAIGN.id)
+    assert sorted(run.result.before.battery_celsius or 0 for run in runs) == begins

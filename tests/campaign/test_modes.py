@@ -76,6 +76,15 @@ def test_sustained_load_comes_last_and_once_and_only_the_steady_state_is_profile
     assert turns[-2:] == [(SUSTAINED, 0), (SUSTAINED, 0)]
 
 
+def test_sustained_runs_have_rounds_of_their_own_in_alternating_order() -> None:
+    measure = MeasureConfig(mode=SUSTAINED, rounds=1, sustained_rounds=3)
+    runs = in_modes([planned("a"), planned("b")], measure)
+    turns = list(dataclasses.replace(plan_of(runs, 1), measure=measure).turns(runs))
+    assert [(run.variant, number) for run, number in turns] == [
+        ("a", 0), ("b", 0), ("b", 1), ("a", 1), ("a", 2), ("b", 2),
+    ]  # fmt: skip
+
+
 def cold_result(load_ns: int, *, cold: bool = True, library: int | None = 0) -> RunResult:
     start = ColdStart(cold=cold, how="x" if cold else "5 of 9 bytes stayed", library_resident_bytes=library)
     times = {"open_ns": 7, "load_ns": load_ns, "first_run_ns": 10}

@@ -22,6 +22,10 @@ RISE_LIMIT = 7.0
 """What the cumulative sum of the rise must exceed, in standard deviations of a bin's median."""
 
 
+START_ROOM_CELSIUS = 2.0
+"""Sustained runs whose battery was warmer or colder than usual by more than this at their start are not compared."""
+
+
 class SustainedNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """Latency under load for minutes. `ratio` is late over fresh; 1.2 is a fifth slower than at the beginning.
 
@@ -39,6 +43,8 @@ class SustainedNumbers(msgspec.Struct, frozen=True, kw_only=True):
     late_mhz: int | None = None
     fresh_celsius: float | None = None
     late_celsius: float | None = None
+    runs: int = 1
+    """Sustained runs in all; the numbers are of the one whose end is the middle one."""
     curve: tuple[tuple[int, int], ...] = ()
     """Of each stretch of the run when it began, and the median of its inferences, in nanoseconds."""
 
@@ -73,6 +79,32 @@ def sustained_numbers(run: run_result.SustainedRun) -> SustainedNumbers | None:
         late_celsius=None if celsius[1] is None else celsius[1] / 1000,
         curve=tuple((part.start_ns, part.median_ns) for part in bins),
     )
+
+
+def middle_of(results: Iterable[run_result.RunResult]) -> SustainedNumbers | None:
+    """The numbers of the run whose end is in the middle of several; None without any."""
+    numbers = [found for result in results if result.sustained and (found := sustained_numbers(result.sustained))]
+    in_order = sorted(numbers, key=lambda of_run: of_run.late_ns)
+    return msgspec.structs.replace(in_order[(len(in_order) - 1) // 2], runs=len(in_order)) if in_order else None
+
+
+def late_ns(result: run_result.RunResult) -> tuple[int, ...]:
+    """What of a sustained run its comparison is about, as a latency."""
+    numbers = sustained_numbers(result.sustained) if result.sustained else None
+    return (numbers.late_ns,) if numbers else ()
+
+
+def usual_start(results: Iterable[run_result.RunResult]) -> float | None:
+    """The temperature at which most of several runs began; None where no device says."""
+    celsius = [result.before.battery_celsius for result in results if result.before.battery_celsius is not None]
+    return median(celsius) if celsius else None
+
+
+def began_as_usual(result: run_result.RunResult, usual_celsius: float | None) -> bool:
+    """Whether a run began as warm as others and not throttled; what is not told counts as it should be."""
+    celsius = result.before.battery_celsius
+    is_near = None in (celsius, usual_celsius) or abs((celsius or 0) - (usual_celsius or 0)) <= START_ROOM_CELSIUS
+    return is_near and run_result.Mark.THROTTLED not in result.marks
 
 
 def throttled_after(bins: Sequence[run_result.LatencyBin], fresh_ns: int) -> int | None:

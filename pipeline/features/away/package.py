@@ -199,9 +199,10 @@ def chosen_target(config: Config, order: ExportOrder) -> configs.Target:
     if order.platform:
         wanted = configs.Platform(order.platform)
     if wanted is configs.Platform.IOS and order.runner is not Runner.IOS:
-        raise _wrong_platform(order, wanted, "pass --for ios")
+        raise _wrong_platform(order, wanted, "android or linux", "pass --for ios")
     if additions and wanted is not additions.platform:
-        raise _wrong_platform(order, wanted, f"leave --platform out, or pass --platform {additions.platform}")
+        remedy = f"leave --platform out, or pass --platform {additions.platform}"
+        raise _wrong_platform(order, wanted, additions.platform, remedy)
     fitting = [
         target
         for target in config.targets
@@ -225,9 +226,9 @@ def chosen_target(config: Config, order: ExportOrder) -> configs.Target:
     )
 
 
-def _wrong_platform(order: ExportOrder, wanted: configs.Platform | None, remedy: str) -> ConfigError:
+def _wrong_platform(order: ExportOrder, wanted: configs.Platform | None, runs: str, remedy: str) -> ConfigError:
     return ConfigError(
-        "what is to run the package runs programs of another system",
+        f"what is to run the package runs programs for {runs}",
         where=f"--for {order.runner}, {wanted}",
         why="the package is for another one",
         remedy=remedy,

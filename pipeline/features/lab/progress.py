@@ -39,7 +39,7 @@ def turns_of(record: campaign_record.JobRecord, run: campaign_record.RecordedRun
     """How many runs are planned of it at most, before fresh rounds."""
     measure = record.config.measure
     if run.mode is configs.MeasureMode.SUSTAINED:
-        return 1
+        return measure.sustained_rounds
     return measure.timed_rounds + (measure.profile and run.mode is configs.MeasureMode.STEADY)
 
 

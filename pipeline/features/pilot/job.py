@@ -236,7 +236,7 @@ def pilot(
             run=run_options.options_name(first.options),
             runs_in_round=len(in_round) - lasting,
             planned_rounds=config.measure.timed_rounds,
-            lasting_seconds=lasting * config.measure.sustained_seconds,
+            lasting_seconds=lasting * config.measure.sustained_rounds * config.measure.sustained_seconds,
             percents=percents,
             rule=planning.decision_rule(config.measure),
         )

@@ -46,23 +46,16 @@ log = logging.getLogger(__name__)
 DeviceModel = tuple[str, str]
 """A device and a model: what one search is of."""
 
-NO_ENERGY = (
-    "it measures no energy: batteries report whole percent, and a computer none; a run of seconds does not show in that"
-)
-
 NOT_A_PHONE = "android-host:"
 """Devices whose times say nothing of a phone's."""
 
 
 def goals_on(device: str, tune_config: configs.TuneConfig) -> tuple[tuple[configs.Goal, ...], str]:
     """The goals that a device can measure, and why it cannot measure the others."""
-    goals = tuple(goal for goal in tune_config.goal_list if goal is not configs.Goal.ENERGY)
-    reasons = [] if len(goals) == len(tune_config.goal_list) else [NO_ENERGY]
-    timed = TIMED & set(goals)
-    if device.startswith(NOT_A_PHONE) and timed:
-        goals = tuple(goal for goal in goals if goal not in timed)
-        reasons.append("its times are not a phone's")
-    return goals, "; ".join(reasons)
+    goals = tune_config.goal_list
+    if device.startswith(NOT_A_PHONE) and TIMED & set(goals):
+        return tuple(goal for goal in goals if goal not in TIMED), "its times are not a phone's"
+    return goals, ""
 
 
 def search_spaces(

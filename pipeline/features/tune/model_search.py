@@ -88,7 +88,7 @@ class ModelSearch:
 
     @property
     def searched(self) -> tuple[configs.Goal, ...]:
-        """Goals that runs are proposed for: sizes are known, energy is refused before."""
+        """Goals that runs are proposed for: sizes are known."""
         timed = tuple(goal for goal in self.goals if goal is not configs.Goal.SIZE)
         return timed or (configs.Goal.LATENCY,)
 

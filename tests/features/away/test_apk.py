@@ -197,7 +197,7 @@ def test_device_farm_gets_what_its_commands_take(done: Job, tmp_path: Path) -> N
 def test_a_computer_is_no_phone_of_a_farm(tmp_path: Path) -> None:
     (tmp_path / "away.toml").write_text(CONFIG)
     ended = ort_mobile("export", "away.toml", "--for", "android-test", "--platform", "linux", cwd=tmp_path, code=2)
-    assert "what is to run the package runs Android's programs" in ended.err
+    assert "what is to run the package runs programs for android" in ended.err
 
 
 @pytest.mark.consumer

@@ -138,7 +138,6 @@ def test_a_gpu_in_software_is_left_out_by_name_before_anything_runs(tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("--goal", "energy"), 3, "no device can measure what is asked for"),
         (("--max-size-mb", "0.001"), 4, "no candidate is possible"),
         (("--goal", "speed"), 2, "is not one of latency"),
     ],

@@ -17,7 +17,7 @@ from pipeline.campaign.store import open_store
 from pipeline.campaign.tuned import CandidateValues, Dropped, TunedClass, TunedModel, TuneOutcome
 from pipeline.config import Goal, TuneConfig
 from pipeline.features.tune.answers import cover
-from pipeline.features.tune.job import NO_ENERGY, goals_on
+from pipeline.features.tune.job import goals_on
 from pipeline.features.tune.model_search import DeviceSearch, ModelSearch, found_by
 from pipeline.features.tune.search import Observation
 from pipeline.features.tune.space import Space, beats, broken_limit, medians, nondominated, space_of
@@ -263,9 +263,8 @@ def test_limits_have_room_for_the_noise_of_one_run_but_not_of_many() -> None:
     assert broken == Dropped(reason="latency is over max_latency_ms = 1", detail="1.02")
 
 
-def test_energy_and_times_of_a_phone_s_library_here_are_refused_with_the_reason() -> None:
-    both = TuneConfig(goals=(Goal.LATENCY, Goal.ENERGY))
-    assert goals_on("local", both) == ((Goal.LATENCY,), NO_ENERGY)
+def test_times_of_a_phone_s_library_here_are_refused_with_the_reason() -> None:
+    assert goals_on("local", TuneConfig(goals=Goal.LATENCY)) == ((Goal.LATENCY,), "")
     goals, reason = goals_on("android-host:1.29.0", TuneConfig(goals=(Goal.LATENCY, Goal.SIZE)))
     assert goals == (Goal.SIZE,)
     assert "not a phone's" in reason
