@@ -74,12 +74,14 @@ def searched_runs(
 ) -> list[configs.RunConfig]:
     """The [[runs]] tables, one a provider, with the lists of [tune] or what is sensible for the device.
 
-    Each table is among them as it is, too: what a user runs today takes part.
+    Each table is among them as it is, too: what a user runs today takes part. Where memory counts, weights are also
+    used where the file is mapped: no copy of them is private then.
     """
     cores = runner_device.core_count(facts)
     threads = (*range(min(cores or 4, 8) + 1), *(number for number in MANY_THREADS if number <= cores))
     lists: dict[str, object] = {"threads": threads, "memory_arena": (True, False), "flags": FLAG_SETS}
-    if OF_MEMORY & set(tune.goal_list) or tune.max_memory_mb or tune.max_private_mb:
+    bounds_memory = bool(OF_MEMORY & set(tune.goal_list) or tune.max_memory_mb or tune.max_private_mb)
+    if bounds_memory:
         lists |= {"memory_pattern": (True, False), "prepacking": (True, False)}
     lists |= {key: value for key in config_tables.SPACE_KEYS if (value := getattr(tune, key)) is not None}
     tables = []
@@ -90,6 +92,9 @@ def searched_runs(
         tables += [run, config_tables.widened(wide, fitting)]
         # A library's own default is a third value, which lists cannot have: it stays, and off comes beside it.
         tables += [config_tables.widened(wide, {**fitting, "spinning": False})] if tune.spinning is None else []
+        if bounds_memory and facts.platform != configs.Platform.ANDROID:  # where files are mapped in any case
+            mapped = msgspec.structs.replace(wide, session_config={**wide.session_config, **runner_options.MAPPED})
+            tables.append(config_tables.widened(mapped, fitting))
     return tables
 
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from device_runner.device import DeviceFacts, DriverType, NnapiDevice
-from device_runner.options import SPINNING_KEYS
+from device_runner.options import MAPPED, SPINNING_KEYS
 from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
 from pipeline.campaign.record import Prediction
 from pipeline.campaign.run_options import options_name
@@ -80,6 +80,15 @@ def test_memory_as_a_goal_or_limit_adds_what_saves_memory() -> None:
     for tune in ({"goals": "memory"}, {"max_memory_mb": 10}, {"goals": "private-memory"}, {"max_private_mb": 10}):
         found = lattice(config(RunConfig(), **tune), [artifact()], PHONE)
         assert len(found[0]) == 4 * len(plain[0])
+
+
+def test_memory_as_a_goal_adds_mapped_weights_where_files_are_not_mapped_anyway() -> None:
+    here = DeviceFacts(name="local", platform="linux", core_max_mhz=(2000,))
+    for facts, is_mapped in ((PHONE, {False}), (here, {True, False})):
+        found = lattice(config(RunConfig(), goals="private-memory"), [artifact()], facts)
+        assert {MAPPED.items() <= one.options.session_config.items() for one in found[0]} == is_mapped
+    plain = lattice(config(RunConfig()), [artifact()], here)
+    assert not any(MAPPED.items() <= one.options.session_config.items() for one in plain[0])
 
 
 def test_more_threads_than_cores_are_left_out_with_the_reason() -> None:
