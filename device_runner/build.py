@@ -179,7 +179,7 @@ LIBC = frozenset(
         " fclose fflush fgetc fgets flock fopen fork fprintf fputc fread free fsync fwrite getpagesize getpid getppid"
         " kill lseek malloc memchr memcmp memcpy memmove memset mincore mkdir mmap munmap nanosleep open pipe poll"
         " posix_fadvise posix_memalign prctl pread pthread_create pthread_join pthread_mutex_lock pthread_mutex_unlock"
-        " putchar puts qsort read readlink rename sched_setaffinity setenv setpriority signal"
+        " putchar puts qsort read readlink rename sched_setaffinity setenv setpriority setrlimit signal"
         " snprintf strcmp strerror strlen strncmp strstr strtoll strtoull unlink vsnprintf waitpid write",
     )
 )

@@ -95,7 +95,7 @@ TEXTS = (
          "ask for fewer, for callers of one session (without :own), or for a smaller model or batch",
          FailureKind.OUT_OF_MEMORY),
     Text(r"bad.alloc|[Ff]ailed to allocate memory|[Oo]ut of memory|Cannot allocate memory|no memory for"
-         r"|Not enough memory|ArenaExtend|Requested.*exceeds",
+         r"|Not enough memory|ArenaExtend|Requested.*exceeds|failed to map segment|no thread with nice .*Resource temp",
          "it asks for more memory than there is",
          "use a smaller model or batch, or more memory; look for constants of an enormous shape in the model; on a "
          "device, use an ORT format file with its bytes used directly", FailureKind.OUT_OF_MEMORY, Topic.ROOM),

@@ -295,6 +295,8 @@ class RunSpec(StrictStruct, frozen=True, kw_only=True):
     outputs_folder: str | None = None
     outputs_limit_bytes: Bytes = OUTPUTS_LIMIT_BYTES
     profile: bool = False
+    data_limit_bytes: Annotated[int, Meta(ge=0, le=2**50)] = 0
+    """The most private memory that the process may have, 0 for any: what needs more fails. Linux and Android."""
     perf_test: str | None = None
     log_level: LogLevel = LogLevel.WARNING
     version: int = SPEC_VERSION
@@ -305,9 +307,11 @@ class RunSpec(StrictStruct, frozen=True, kw_only=True):
             raise ValueError("`profile` needs an `outputs_folder` to put it in")
         if self.sustain_seconds >= self.timeout_seconds:
             raise ValueError("`timeout_seconds` must be longer than `sustain_seconds`")
-        if self.perf_test is not None and (self.cold or self.sustain_seconds or self.concurrent or self.stream):
+        others = self.cold or self.sustain_seconds or self.concurrent or self.stream or self.data_limit_bytes
+        if self.perf_test is not None and others:
             raise ValueError(
-                "`perf_test` measures neither cold starts, sustained runs, callers nor streams: leave it out"
+                "`perf_test` measures neither cold starts, sustained runs, callers nor streams, and has no limit of "
+                "memory: leave it out"
             )
 
 

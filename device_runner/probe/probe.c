@@ -20,6 +20,7 @@
 #include <unistd.h>
 #if defined(__linux__)
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #endif
 
 #include "answer.h"
@@ -274,6 +275,7 @@ static void work(const struct request *request, struct answer *answer) {
 #if defined(__APPLE__) || defined(PROBE_APP)
 
 static int supervise(const struct request *request, struct answer *answer) {
+    if (request->data_limit) return fail(answer, "wrong_device", 0, "this system limits no process's private memory");
     work(request, answer);
     return 0;
 }
@@ -351,6 +353,10 @@ static void child(const struct request *request, struct answer *answer, pid_t pa
     prctl(PR_SET_PDEATHSIG, SIGKILL);
 #endif
     if (getppid() != parent) _exit(1);
+#if defined(__linux__)
+    struct rlimit limit = {.rlim_cur = (rlim_t)request->data_limit, .rlim_max = (rlim_t)request->data_limit};
+    if (request->data_limit) setrlimit(RLIMIT_DATA, &limit);
+#endif
     work(request, answer);
     PROBE_EXIT(0);
 }

@@ -61,6 +61,9 @@ BINS_KEPT, SAMPLES_KEPT = 300, 600
 WARMUP_RUNS, WARMUP_SHARE = 5, 0.25
 """What the probe times beyond what a spec asks for where warm-up is to be found: inferences, and of its seconds."""
 
+NO_FIT = "raise fits_mb, use weights where the file is mapped, or switch prepacking or the memory arena off"
+"""What to do about a model that needs more private memory than it may have."""
+
 COLD_SHARE = 0.01
 """A model counts as out of the page cache when at most so much of its file is still there."""
 
@@ -137,6 +140,7 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False, prefix: str | No
         "timeout_ms": round(spec.timeout_seconds * 1e3),
         "cold": int(spec.cold),
         "sustain_ns": round(spec.sustain_seconds * 1e9),
+        "data_limit": spec.data_limit_bytes or None,
         "watch_stdin": int(watch_stdin),
         "steps": spec.stream.steps if spec.stream else None,
     }
@@ -336,6 +340,11 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
                 stage=answer.stage,
             )
         )
+        if spec.data_limit_bytes and failure.code is run_result.FailureKind.OUT_OF_MEMORY:
+            most = f"{spec.data_limit_bytes / 1e6:g} MB"
+            failure = msgspec.structs.replace(
+                failure, why=f"it does not fit into {most} of private memory", remedy=NO_FIT
+            )
     dropped = (f"({answer.log_dropped} more lines did not fit)",) if answer.log_dropped else ()
     warmup = None
     if answer.latencies_ns and isinstance(spec.warmup, int):

@@ -24,6 +24,7 @@ static const struct {
     NUMBER_SETTING(min_ns) NUMBER_SETTING(max_ns) NUMBER_SETTING(timeout_ms) NUMBER_SETTING(watch_stdin)
     NUMBER_SETTING(callers) NUMBER_SETTING(own_sessions) NUMBER_SETTING(shared_arena) NUMBER_SETTING(global_threads)
     NUMBER_SETTING(concurrent_ns) NUMBER_SETTING(steps) NUMBER_SETTING(capture) NUMBER_SETTING(device_tensors)
+    NUMBER_SETTING(data_limit)
 };
 
 static const char *const VERBS[] = {"set",   "option",  "config", "dimension", "input",    "shape",     "check",

@@ -41,6 +41,7 @@ struct request {
     int64_t callers, own_sessions, shared_arena, global_threads, concurrent_ns, steps;
     int64_t capture; /* the session captures its graph, so that inputs and outputs are bound */
     int64_t device_tensors; /* they are bound, and stay on the device */
+    int64_t data_limit; /* bytes of private memory that the process may have, 0 for any */
     size_t count; /* of the strings */
     const char **strings;
     char *bytes;

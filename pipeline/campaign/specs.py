@@ -64,6 +64,7 @@ def spec_of(
         labelled=inputs.labelled if number == 0 and planned.mode is configs.MeasureMode.STEADY else None,
         dimensions=inputs.dimensions,
         outputs_limit_bytes=inputs.outputs_limit_bytes,
+        data_limit_bytes=round(1e6 * (measure.fits_mb or 0)),
         perf_test=measure.perf_test,
     )
     if planned.mode is configs.MeasureMode.COLD:

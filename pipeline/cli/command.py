@@ -21,7 +21,7 @@ SECTIONS: dict[str, frozenset[str]] = {
     "Measurement": frozenset({
         "--mode", "--sustained-seconds", "--sustained-rounds", "--warmup", "--rule", "--rounds", "--min-runs",
         "--min-seconds", "--concurrent", "--batch", "--stream", "--state", "--original", "--least", "--profile",
-        "--blame", "--timeout", "--perf-test", "--plan", "--percent",
+        "--blame", "--timeout", "--perf-test", "--plan", "--percent", "--fits-mb",
     }),
     "State of the phone": frozenset({
         "--stable", "--keep-screen-on", "--max-thermal-status", "--max-battery-celsius", "--min-battery-percent",

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 measure_options = config_options(
-    configs.MeasureConfig, "mode", "sustained_seconds", "sustained_rounds", "warmup", "rule", into="measure"
+    configs.MeasureConfig, "mode", "sustained_seconds", "sustained_rounds", "fits_mb", "warmup", "rule", into="measure"
 )
 """Options of [measure]: a command gets `measure`, the keys that are given."""
 

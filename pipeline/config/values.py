@@ -248,6 +248,9 @@ class MeasureConfig(Table, frozen=True, kw_only=True):
     """The smallest difference that matters, in percent: smaller ones are never reported as "faster" or "slower"."""
     profile: bool = False
     """Profile every variant once more after the rounds: times by operator, and a trace file."""
+    fits_mb: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    """Private memory that each process may have, in MB (1,000,000 bytes): what needs more fails as out of memory, and
+    what does not has been shown to fit. Weights in a file beside an .onnx file count. Linux and Android."""
     perf_test: str | None = None
     """Path of onnxruntime_perf_test, to measure with instead of ort-mobile's program; outputs are not compared then."""
     plugins: dict[str, Annotated[tuple[str, ...], Meta(min_length=1)]] = {}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from device_runner.local import LocalDevice, wheel_library
 from device_runner.probe.protocol import ProbeAnswer, to_result
-from device_runner.result import ColdStart, Mark, RunResult, Status
+from device_runner.result import ColdStart, FailureKind, Mark, RunResult, Status
 from device_runner.spec import RunSpec
 from tests.values import present
 
@@ -134,3 +134,12 @@ def test_a_warm_up_without_an_end_is_marked(answer: ProbeAnswer, slower: int, ma
     falling = [2_000_000 - 5_000 * min(at, slower) for at in range(200)]
     told = msgspec.convert({**msgspec.to_builtins(answer), "latencies_ns": falling}, ProbeAnswer)
     assert to_result(RunSpec(id="x", model="m", warmup="auto"), "d", told).marks == marks
+
+
+@pytest.mark.parametrize(("most_mb", "status"), [(1, Status.FAILED), (28, Status.FAILED), (1000, Status.OK)])
+def test_a_process_has_no_more_private_memory_than_it_may(run: Run, most_mb: int, status: Status) -> None:
+    result = run("sum.onnx", dimensions={"N": 2}, data_limit_bytes=most_mb * 10**6)
+    assert result.status is status, result.failure
+    if result.failure:
+        assert result.failure.code is FailureKind.OUT_OF_MEMORY
+        assert f"into {most_mb} MB of private memory" in result.failure.why

@@ -302,14 +302,8 @@ def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
 
     An earlier campaign of the same config and artifacts goes on. Raises ConfigError where nothing can be measured so.
     """
-    if config.measure.perf_test:
-        raise ConfigError(
-            "a package is run by the probe",
-            where="perf_test of [measure]",
-            why="onnxruntime_perf_test has no list of turns and no outputs",
-            remedy="leave perf_test out",
-        )
     target = chosen_target(config, order)
+    _require_measurable(config.measure, target.platform)
     facts = assumed_facts(target)
     asked = job_run.JobOptions(output=order.output, convert_only=True, resume=True)
     with job_run.prepared_job(config, asked, progress) as (job, work):
@@ -355,6 +349,23 @@ def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
         bytes=sum(file.bytes for file in package.files.values()),
         skipped=kept_plan.skipped,
     )
+
+
+def _require_measurable(measure: configs.MeasureConfig, platform: configs.Platform) -> None:
+    if measure.perf_test:
+        raise ConfigError(
+            "a package is run by the probe",
+            where="perf_test of [measure]",
+            why="onnxruntime_perf_test has no list of turns and no outputs",
+            remedy="leave perf_test out",
+        )
+    if measure.fits_mb and platform is configs.Platform.IOS:
+        raise ConfigError(
+            "an app cannot limit its memory",
+            where="fits_mb of [measure]",
+            why="the system limits it, by its footprint",
+            remedy="leave fits_mb out for iPhones: memory is in the report",
+        )
 
 
 def packaged_runs(
