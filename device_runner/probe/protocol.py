@@ -329,22 +329,7 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
 
     Numbers that cannot be true make it a `garbage` failure, of which nothing else is kept.
     """
-    failure = None
-    if answer.status is not Status.OK:
-        failure = failures.explain(
-            run_result.Failure(
-                code=run_result.FailureKind(answer.kind),
-                what=answer.message,
-                signal=answer.signal or None,
-                ort_code=answer.ort_code or None,
-                stage=answer.stage,
-            )
-        )
-        if spec.data_limit_bytes and failure.code is run_result.FailureKind.OUT_OF_MEMORY:
-            most = f"{spec.data_limit_bytes / 1e6:g} MB"
-            failure = msgspec.structs.replace(
-                failure, why=f"it does not fit into {most} of private memory", remedy=NO_FIT
-            )
+    failure = None if answer.status is Status.OK else _failure_of(spec, answer)
     dropped = (f"({answer.log_dropped} more lines did not fit)",) if answer.log_dropped else ()
     warmup = None
     if answer.latencies_ns and isinstance(spec.warmup, int):
@@ -427,6 +412,23 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
     )
     untrue = run_result.implausible(spec, result)
     return run_result.without_measurement(spec, device, untrue) if untrue else result
+
+
+def _failure_of(spec: RunSpec, answer: ProbeAnswer) -> run_result.Failure:
+    """What a document says of failing, with its cause; what runs out of a limit that was asked for does not fit."""
+    failure = failures.explain(
+        run_result.Failure(
+            code=run_result.FailureKind(answer.kind),
+            what=answer.message,
+            signal=answer.signal or None,
+            ort_code=answer.ort_code or None,
+            stage=answer.stage,
+        )
+    )
+    if not spec.data_limit_bytes or failure.code is not run_result.FailureKind.OUT_OF_MEMORY:
+        return failure
+    most = f"{spec.data_limit_bytes / 1e6:g} MB"
+    return msgspec.structs.replace(failure, why=f"it does not fit into {most} of private memory", remedy=NO_FIT)
 
 
 def _cold(answer: ProbeAnswer) -> run_result.ColdStart | None:

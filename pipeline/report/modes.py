@@ -122,14 +122,33 @@ def order_listing(where: str, rows: Sequence[ModeRow]) -> Listing | None:
         rows=tuple(
             (
                 when,
-                row.variant,
-                row.run,
+                fastest.variant,
+                fastest.run,
                 wording.duration(numbers.fresh_ns),
                 wording.duration(numbers.late_ns),
                 said,
             )
-            for when, (row, numbers), said in (("beginning", fresh, wording.DASH), ("end", late, verdict))
+            for when, (fastest, numbers), said in (("beginning", fresh, wording.DASH), ("end", late, verdict))
         ),
+    )
+
+
+def _sustained_cells(row: ModeRow, numbers: sustained_load.SustainedNumbers) -> tuple[str, ...]:
+    return (
+        row.variant,
+        row.run,
+        f"{numbers.length_ns / 1e9:.0f}",
+        str(numbers.inferences),
+        wording.duration(numbers.fresh_ns),
+        wording.duration(numbers.late_ns),
+        wording.significant(numbers.ratio),
+        str(numbers.runs),
+        wording.ratio(row.late),
+        wording.interval(row.late),
+        _said(row),
+        "not slower" if numbers.throttled_after_ns is None else f"{numbers.throttled_after_ns / 1e9:.1f} s",
+        _change(numbers.fresh_mhz, numbers.late_mhz, "MHz"),
+        _change(numbers.fresh_celsius, numbers.late_celsius, "°C"),
     )
 
 
@@ -169,25 +188,7 @@ def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
         if cold:
             listings.append(Listing(title=f"Cold start: {where}", head=COLD_HEAD, rows=tuple(cold)))
         if lasting_rows := [(row, row.sustained) for row in rows if row.sustained]:
-            cells = tuple(
-                (
-                    row.variant,
-                    row.run,
-                    f"{numbers.length_ns / 1e9:.0f}",
-                    str(numbers.inferences),
-                    wording.duration(numbers.fresh_ns),
-                    wording.duration(numbers.late_ns),
-                    wording.significant(numbers.ratio),
-                    str(numbers.runs),
-                    wording.ratio(row.late),
-                    wording.interval(row.late),
-                    _said(row),
-                    "not slower" if numbers.throttled_after_ns is None else f"{numbers.throttled_after_ns / 1e9:.1f} s",
-                    _change(numbers.fresh_mhz, numbers.late_mhz, "MHz"),
-                    _change(numbers.fresh_celsius, numbers.late_celsius, "°C"),
-                )
-                for row, numbers in lasting_rows
-            )
+            cells = tuple(_sustained_cells(row, numbers) for row, numbers in lasting_rows)
             listings.append(Listing(title=f"Sustained load: {where}", head=SUSTAINED_HEAD, rows=cells))
             if order := order_listing(where, rows):
                 listings.append(order)
