@@ -225,7 +225,8 @@ RARE = frozenset({
     "--custom-ops", "--plugin", "--blame", "--timeout", "--perf-test", "--concurrent", "--batch", "--stream", "--state",
     "--original", "--share-weights", "--show-changes", "--webgpu-options", "--coreml-options", "--context",
     "--keep-float", "--stop-ops", "--safe", "--reference", "--build-kind", "--max-battery-celsius",
-    "--min-battery-percent", "--simulate", "--sarif", "--junit", "--base-library", "--optional-input",
+    "--min-battery-percent", "--simulate", "--sarif", "--junit", "--base-library", "--optional-input", "--fits-mb",
+    "--sustained-rounds",
 })  # fmt: skip
 """Options that `COMMAND --help` only names: `help COMMAND` explains them."""
 FULL = "ort-mobile.full"
