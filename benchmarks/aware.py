@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from pipeline.convert import ConvertRequest, convert_model
-from pipeline.convert.aware import AUTO, choose_reference
+from pipeline.convert.aware_reference import AUTO, choose_reference
 from pipeline.convert.request import AwareSpec, ConvertResult
 from pipeline.core.releases import installed_release
 from pipeline.core.variant import Level, Variant

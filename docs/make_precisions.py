@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.advice.verdict import compute_claims
+from pipeline.advice.precision_choice import compute_claims
 from pipeline.core.errors import PipelineError
 from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, WEBGPU, XNNPACK
 from pipeline.core.releases import NEWEST_RULES, OLDEST_RULES, Release

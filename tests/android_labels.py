@@ -20,7 +20,8 @@ from device_runner.library import LibraryFacts, resolve
 from pipeline.core.abis import X86_64
 from pipeline.core.releases import line_of, rules_of
 from pipeline.partition.answer import Settings, make_settings
-from pipeline.partition.reference import claims_of_named, same_claims, tells_claims
+from pipeline.partition.library_claims import same_claims
+from pipeline.partition.reference import claims_of_named, tells_claims
 from tests.arm64_agreement import unpacked
 from tests.ground_truth import ORACLE
 from tests.oracle_agreement import labels

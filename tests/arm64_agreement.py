@@ -27,7 +27,8 @@ from pipeline.core.variant import Artifact, AwareBy, Level, Variant, Way
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.reference import LibraryClaims, claims_of_named, same_claims
+from pipeline.partition.library_claims import LibraryClaims, same_claims
+from pipeline.partition.reference import claims_of_named
 from pipeline.partition.subject import name_nodes
 from tests.ground_truth import ORACLE
 

@@ -101,22 +101,11 @@ LONGER_FUNCTIONS = {
 
 MOST_LINES_OF_A_MODULE = 600
 LONGER_MODULES = {
-    "pipeline/advice/verdict.py": 660,
     "pipeline/check/reference.py": 746,
     "pipeline/compat/defects.py": 711,
     "pipeline/compat/rules.py": 617,
-    "pipeline/convert/aware.py": 736,
-    "pipeline/features/doctor/checks.py": 711,
-    "pipeline/features/imports/job.py": 655,
-    "pipeline/features/updates/delta.py": 725,
-    "pipeline/model/ort_format.py": 695,
-    "pipeline/ort_build/plan.py": 671,
     "pipeline/providers/coreml/claims.py": 689,
-    "pipeline/partition/graph.py": 669,
     "pipeline/providers/nnapi/rules.py": 632,
-    "pipeline/partition/reference.py": 669,
-    "pipeline/partition/shown.py": 619,
-    "pipeline/partition/units.py": 674,
 }
 """What is longer, with its lines: modules only leave this list or get shorter. A provider's rules are one file."""
 
@@ -227,7 +216,7 @@ def test_a_loop_variable_says_what_it_is() -> None:
     [
         ("pipeline.cli.main, pipeline.cli.bundle, pipeline.release.signature", 60),
         ("pipeline.cli.main, pipeline.features.pairs.command, pipeline.features.pairs.gating", 150),
-        ("pipeline.cli.main, pipeline.cli.convert, pipeline.convert.many, pipeline.report.conversion", 150),
+        ("pipeline.cli.main, pipeline.cli.convert, pipeline.convert.many, pipeline.report.conversion", 155),
     ],
     ids=["verify", "gate", "convert"],
 )
@@ -395,7 +384,7 @@ PROVIDER_CONSTANTS = re.compile(r"(?:\w+\.)*(?:NNAPI|XNNPACK|QNN|WEBGPU|CPU|CORE
 
 COMPARED = {
     "device_runner/profile.py": "ONNX Runtime's name of the CPU in a profile",
-    "pipeline/features/imports/job.py": "where PyTorch has a tensor",
+    "pipeline/features/imports/frameworks.py": "where PyTorch has a tensor",
     "pipeline/features/prove/calls.py": "the kind of an NNAPI device",
     "pipeline/features/tune/space.py": "the kind of an NNAPI device",
     "pipeline/report/profiles.py": "ONNX Runtime's name of the CPU in a profile",

@@ -15,17 +15,9 @@ from pipeline.advice.climb import Tried, combined, with_forms
 from pipeline.advice.fixes import (
     fixes_for,
 )
+from pipeline.advice.precision_choice import precision_of, quantized_advice
 from pipeline.advice.trial import State, TrialContext, attempt, judged
-from pipeline.advice.verdict import (
-    Advice,
-    AdvisedAnswer,
-    Combination,
-    gain_of,
-    perfect,
-    precision_of,
-    quantized_advice,
-    verdict,
-)
+from pipeline.advice.verdict import Advice, AdvisedAnswer, Combination, gain_of, perfect, verdict
 from pipeline.check import compare as output_compare
 from pipeline.check import reference as check_reference
 from pipeline.check import result as check_result

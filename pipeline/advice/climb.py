@@ -13,17 +13,9 @@ from pipeline.advice.fixes import (
     recipes_for,
     unchanged,
 )
+from pipeline.advice.precision_choice import precision_of
 from pipeline.advice.trial import State, TrialContext, attempt, difference, judged, with_error, with_gain
-from pipeline.advice.verdict import (
-    FixChoice,
-    FixOutcome,
-    FixResult,
-    improves,
-    perfect,
-    precision_of,
-    preference,
-    verdict,
-)
+from pipeline.advice.verdict import FixChoice, FixOutcome, FixResult, improves, perfect, preference, verdict
 from pipeline.check import compare as output_compare
 from pipeline.check import result as check_result
 from pipeline.core.errors import PipelineError

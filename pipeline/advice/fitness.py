@@ -11,16 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 from device_runner import providers as runner_providers
-from pipeline.advice.verdict import (
-    AdviceVerdict,
-    FixChoice,
-    Help,
-    helps_of,
-    precision_of,
-    quantized_advice,
-    standing_of,
-    verdict,
-)
+from pipeline.advice.precision_choice import precision_of, quantized_advice
+from pipeline.advice.verdict import AdviceVerdict, FixChoice, Help, helps_of, standing_of, verdict
 from pipeline.check import many as check_many
 from pipeline.core import errors as core_errors
 from pipeline.core import ort_session, workers

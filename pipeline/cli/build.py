@@ -94,11 +94,11 @@ def plan(output: Path | None, order: BuildOrder, outputs: Outputs) -> None:
 
     from pipeline.core import errors as core_errors
     from pipeline.core import files as storage
-    from pipeline.ort_build import plan as build_plan
+    from pipeline.ort_build import lint
 
     requests = order.requests()
     plans = [_plan(request, order.source, output) for request in requests]
-    findings = [finding for request in requests for finding in build_plan.lint(request)]
+    findings = [finding for request in requests for finding in lint.lint(request)]
     for planned in plans if output else ():
         for file in planned.files:
             storage.write_text(Path(file.path), file.content)
@@ -163,14 +163,14 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, order: BuildOrde
     from pipeline.core import files as storage
     from pipeline.core.errors import CheckFailed
     from pipeline.ort_build import doctor as build_doctor
-    from pipeline.ort_build import plan as build_plan
+    from pipeline.ort_build import lint
     from pipeline.ort_build import run as build_run
 
     requests, source = order.requests(), order.source
     cache = cache or build_run.default_cache()
     for request in requests:
         # Everything that can be known before the first compiler runs
-        findings = build_plan.lint(request)
+        findings = lint.lint(request)
         show_findings(findings)
         _refuse(core_errors.errors(findings), source, [_plan(request, source, None)])
         checks = build_doctor.examine(request, source, cache)
@@ -290,16 +290,18 @@ def _plan(request: "build_request.Request", source: Path | None, output: Path | 
 def _refuse(errors: "tuple[Finding, ...]", source: Path | None, plans: "list[build_plan.BuildPlan]") -> None:
     """Raise CheckFailed when a plan cannot work: by the settings, or because the tree's scripts refuse it."""
     from pipeline.core.errors import CheckFailed
-    from pipeline.ort_build import plan as build_plan
+    from pipeline.ort_build import accepted_options
 
     if errors:
         raise CheckFailed(
             f"this cannot be built: {'; '.join(finding.what for finding in errors)}",
             remedy="; ".join(dict.fromkeys(finding.remedy for finding in errors)),
         )
-    options = build_plan.tree_options(source) if source else {}
+    options = accepted_options.tree_options(source) if source else {}
     refused = [
-        complaint for planned in plans for complaint in (build_plan.unaccepted(planned, options) if options else ())
+        complaint
+        for planned in plans
+        for complaint in (accepted_options.unaccepted(planned, options) if options else ())
     ]
     if refused:
         raise CheckFailed(

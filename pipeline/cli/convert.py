@@ -237,9 +237,9 @@ def convert(
     abi = named or core_abis.ARM64
     aware = convert_request.AwareSpec()
     if providers:
-        from pipeline.convert import aware as convert_aware
+        from pipeline.convert import aware_reference
 
-        aware = convert_aware.choose_reference(reference, ort_release, (), providers, named)
+        aware = aware_reference.choose_reference(reference, ort_release, (), providers, named)
     rules = replace(rules, abi=(aware.by.abi or core_abis.X86_64) if aware.library and not aware.optional else abi)
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)

@@ -13,8 +13,8 @@ from pipeline.core.releases import Release
 from pipeline.model import onnx_model
 from pipeline.model.sources import SourceModel
 from pipeline.partition import answer as claim_answer
+from pipeline.partition import file_graph, provider_claims
 from pipeline.partition import graph as partition_graph
-from pipeline.partition import provider_claims
 from pipeline.partition import rules as partition_rules
 from pipeline.partition import types as partition_types
 
@@ -25,7 +25,7 @@ def _graph(path: Path, _size_bytes: int, _modified_ns: int) -> partition_graph.G
 
     Many ONNX files have no types of inner values, which all rules about types and shapes need: a session knows them.
     """
-    graph = partition_graph.view_of_file(path)
+    graph = file_graph.view_of_file(path)
     unknown = [
         node.first_output for node in graph.nodes.values() if graph.value(node.first_output) == partition_types.UNKNOWN
     ]

@@ -1,134 +1,53 @@
 """Provider-aware files: what is claimed after level basic and so must stay, and how it is kept in a file."""
 
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipeline.model import edit as onnx_edit
+from pipeline.model.onnx_model import LeanModel
+from pipeline.partition import answer as claim_answer
+from pipeline.partition import graph as partition_graph
+from pipeline.partition import rules as partition_rules
+from pipeline.partition import shown as partition_shown
+from pipeline.partition import units as partition_units
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto, TensorProto
+
 import functools
-import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from device_runner import host_device
-from device_runner import library as ort_library
 from device_runner import providers as runner_providers
-from device_runner.android_host import build as android_host_build
 from device_runner.errors import RunnerError
 from device_runner.spec import OptimizationLevel
 from pipeline.convert import steps
+from pipeline.convert.aware_reference import library_of, only_nnapi
+from pipeline.convert.closed_off import close_off, culprits, problem
 from pipeline.convert.request import AwareSpec, SessionSettings, has_installed
 from pipeline.convert.swallowed import hold_back, swallowed, switch_off
-from pipeline.core import abis as core_abis
 from pipeline.core import ort_session
-from pipeline.core import providers as provider_rules
 from pipeline.core import releases as ort_releases
 from pipeline.core import variant as core_variant
 from pipeline.core.errors import ConfigError, DiskError, ModelError
 from pipeline.core.variant import Level
-from pipeline.library import fetch
-from pipeline.model import edit as onnx_edit
 from pipeline.model import onnx_model
-from pipeline.model.onnx_model import LeanModel
-from pipeline.partition import answer as claim_answer
-from pipeline.partition import graph as partition_graph
+from pipeline.partition import file_graph, library_claims, stand_in, undone
 from pipeline.partition import reference as partition_reference
-from pipeline.partition import rules as partition_rules
-from pipeline.partition import shown as partition_shown
-from pipeline.partition import stand_in
 from pipeline.partition import subject as partition_subject
-from pipeline.partition import units as partition_units
 from pipeline.passes import base as passes_base
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import ModelProto
 
     from pipeline.convert.engine import Optimizer
-
-AUTO = "auto"
-NONE = "none"
-INSTALLED = "installed"
-
-log = logging.getLogger(__name__)
-
-
-def only_nnapi() -> ConfigError:
-    """The error of a library that is named for other providers than NNAPI alone, or with --safe."""
-    return ConfigError(
-        "a reference library makes models aware of NNAPI alone",
-        why="it decides by itself what is claimed, has no CoreML, and the copies of files for WebGPU are written here",
-        remedy="give --ep nnapi without --safe, or leave --reference out",
-    )
-
-
-def choose_reference(
-    text: str,
-    release: str,
-    ships: Sequence[str] = (),
-    providers: Sequence[str] = (provider_rules.NNAPI,),
-    abi: str = "",
-) -> AwareSpec:
-    """Who says what is claimed, and saves aware files, for a release ("" for the installed one) and an ABI.
-
-    Way.INSTALLED: for NNAPI the installed onnxruntime's own claims, where it has that provider, else our rules
-    (`AwareSpec.way`).
-
-    `text` is auto, none, installed or a library; `ships` are libraries that a config names, which auto asks first.
-    Without an ABI a named library is the one that needs no emulator here. auto asks one of the ABI alone: our rules
-    know what differs by ABI, and a library for another does not.
-    Raises MissingError and SpecError for a library that is named and cannot be had or run here, ConfigError for one
-    that is named for other providers than NNAPI, before it is looked for; auto never raises.
-    """
-    if text == NONE:
-        return AwareSpec()
-    if text == INSTALLED:
-        return AwareSpec(by=core_variant.AwareBy(way=core_variant.Way.INSTALLED))
-    if text != AUTO:
-        if len(providers) != 1 or not provider_rules.PROVIDER_RULES[providers[0]].run.nnapi:
-            raise only_nnapi()
-        android_host_build.build_host(host_device.find_processor(abi or host_device.default_abi()))
-        facts = ort_library.resolve(text, abi or host_device.default_abi()).android()
-        partition_reference.check_asked(facts, provider_rules.NNAPI)
-        return _of(facts, optional=False)
-    abi, prefix = abi or core_abis.ARM64, release or str(ort_releases.installed_release())
-    try:
-        # One that ships, else the newest patch release in a cache
-        for name in [*ships, *_cached(prefix)]:
-            try:
-                library = ort_library.resolve(name, abi)
-                partition_reference.check_asked(library.android(), provider_rules.NNAPI)
-            except RunnerError as error:
-                log.info("not asked: %s", error)
-                continue
-            if f"{library.release}.".startswith(f"{prefix}.") or (not release and library.text in ships):
-                android_host_build.build_host(host_device.find_processor(abi))
-                return _of(library.facts, optional=True)
-    except RunnerError as error:
-        log.warning("provider-aware files are saved with our claims: %s; %s", error, error.remedy)
-    return AwareSpec(by=core_variant.AwareBy(way=core_variant.Way.INSTALLED), optional=True)
-
-
-def library_of(aware: AwareSpec) -> ort_library.LibraryFacts:
-    """The Android library of what is asked, where it has one, for its ABI; raises as `resolve`."""
-    return ort_library.resolve(aware.library, aware.by.abi or core_abis.X86_64).android()
-
-
-def _of(facts: ort_library.LibraryFacts, *, optional: bool) -> AwareSpec:
-    abi = "" if facts.abi == core_abis.X86_64 else facts.abi
-    by = core_variant.AwareBy(way=core_variant.Way.LIBRARY, release=facts.release, sha256=facts.sha256, abi=abi)
-    return AwareSpec(by=by, library=facts.path, optional=optional)
-
-
-def _cached(release: str) -> list[str]:
-    """Names of Android releases available that a release X.Y or X.Y.Z means, the newest first."""
-    names = [
-        library.name for library in fetch.known_libraries() if library.at_hand and library.name.startswith("android:")
-    ]
-    versions = [name.partition(":")[2] for name in names]
-    fitting = [version for version in versions if f"{version}.".startswith(f"{release}.")]
-    fitting.sort(key=lambda version: [int(part) for part in version.split(".") if part.isdigit()], reverse=True)
-    return [f"android:{version}" for version in fitting]
 
 
 MOST_NAMED = 5
@@ -244,7 +163,7 @@ def crash_notes(
         return ()
     path = context.new_file(".ort")
     path.write_bytes(parts.skeleton)
-    graph = partition_graph.view_of_file(path)
+    graph = file_graph.view_of_file(path)
     path.unlink()
     claimed = {index for index, node in graph.nodes.items() if stand_in.node_key(node) in shown.claims}
     crashes = ((name, crash_of(graph, claimed)) for name, crash_of in asked)
@@ -290,7 +209,7 @@ def find_claims(source: LeanModel, basic: LeanModel, aware: AwareSpec, folder: P
     before = source.proto
     for settings in aware.providers:
         before = partition_shown.before_partitioning(before, viewer(source, folder), settings)
-    model = partition_shown.undone_for_provider(basic.proto, before) or basic.proto
+    model = undone.undone_for_provider(basic.proto, before) or basic.proto
     viewed = viewer(basic, folder)
     graph = partition_units.unique_dq(viewed(model))
     # As in the view: Constant nodes are initializers, shared DequantizeLinear nodes copied.
@@ -632,79 +551,12 @@ def library_differences(shown: ShownModel, aware: AwareSpec, context: passes_bas
     if answer.error is not None:
         yield f"the library's claims cannot be compared: {answer.error}"
         return
-    differences = partition_reference.differing(answer, shown.kept)
+    differences = library_claims.differing(answer, shown.kept)
     if differences:
         names = ", ".join(
             f"{name} ({'ours' if ours else 'theirs'})" for name, ours in list(differences.items())[:MOST_NAMED]
         )
         yield f"{len(differences)} nodes are claimed by the library or by our rules alone: {names}"
-
-
-MOST_CLOSED = 200
-"""Nodes of one model that are kept from a provider before giving up."""
-
-
-def problem(
-    graph: partition_graph.Graph, groups: Iterable[tuple[partition_graph.Node, ...]], settings: claim_answer.Settings
-) -> claim_answer.Refusal | None:
-    """The first reason why one of the provider's models cannot be built on the phone."""
-    return partition_rules.claims_of(settings).build_refusal(graph, groups, settings)
-
-
-def culprits(
-    graph: partition_graph.Graph, claimed: partition_rules.Claim, settings: claim_answer.Settings
-) -> Sequence[partition_graph.Node]:
-    """The members of the first unit without which the first problem is another one or none; empty without problem."""
-    for group in claimed.groups:
-        first = problem(graph, (group,), settings)
-        if first is None:
-            continue
-        units: Collection[tuple[partition_graph.Node, ...]] = [(node,) for node in group]
-        if settings.rules.qdq_units:  # NNAPI takes or leaves units, CoreML nodes
-            owner = partition_units.unit_of_node(partition_units.node_units(graph, settings))
-            units = {owner[node.index].target.index: owner[node.index].nodes for node in group}.values()
-        for unit in units:
-            members = {node.index for node in unit}
-            others = tuple(node for node in group if node.index not in members)
-            if not others or problem(graph, (others,), settings) != first:
-                return unit
-        return group
-    return ()
-
-
-def close_off(model: LeanModel, settings: claim_answer.Settings, viewed: partition_shown.View) -> Iterator[str]:
-    """Keep a provider from the nodes of a finished model that it would claim and not build; gives warnings.
-
-    The phone partitions the file again. Every rule that asks for a constant refuses what an Identity makes of one, and
-    the file is saved and loaded without optimizations that would see through it. In place; a node without constants
-    cannot be kept from the provider so.
-    """
-    fresh, tried = partition_graph.FreshNames(), set[tuple[str, str]]()
-    for _ in range(MOST_CLOSED):
-        graph = viewed(model.proto)
-        claimed = partition_rules.claim(graph, settings)
-        refusal = claimed.fatal or problem(graph, claimed.groups, settings)
-        if refusal is None:
-            return
-        # The smallest constant that one of the nodes reads, and that was not tried before
-        places = sorted(
-            (value.count, node.first_output, name)
-            for node in culprits(graph, claimed, settings)
-            for name in node.inputs
-            if name and (node.first_output, name) not in tried and (value := graph.constant(name)) is not None
-        )
-        if not places:
-            yield f"{settings.provider}: {refusal.what}. No change of the file keeps this node from the provider"
-            return
-        _, name, constant = places[0]
-        tried.add((name, constant))
-        proto = model.proto.graph
-        taken = {value for node in proto.node for value in (*node.input, *node.output)}
-        hidden = fresh.take(f"{constant}/for the CPU", taken)
-        node = next(node for node in proto.node if onnx_edit.first_output(node) == name)
-        node.input[:] = [hidden if value == constant else value for value in node.input]
-        identity = type(node)(op_type="Identity", input=[constant], output=[hidden])
-        onnx_edit.set_nodes(proto, (identity, *proto.node))
 
 
 def lift_constants(graph: "GraphProto") -> None:

@@ -19,7 +19,7 @@ from pipeline.core import files as storage
 from pipeline.core import own_sources
 from pipeline.core import variant as core_variant
 from pipeline.core.errors import ModelError
-from pipeline.model import ort_format
+from pipeline.model import flatbuffer, ort_format
 
 # (sha256 of a tensor's bytes)
 TensorDigest = Callable[[ort_format.Tensor], bytes]
@@ -27,7 +27,7 @@ TensorDigest = Callable[[ort_format.Tensor], bytes]
 
 def semantic_digest(
     model: ort_format.OrtModel,
-    data: ort_format.Buffer,
+    data: flatbuffer.Buffer,
     digests: Mapping[str, str] | None = None,
     seen: dict[str, tuple[bytes, bytes]] | None = None,
 ) -> str:

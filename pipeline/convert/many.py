@@ -50,7 +50,7 @@ from pipeline.dataset import Dataset
 from pipeline.model import ort_format
 from pipeline.model import sources as model_sources
 from pipeline.partition import answer as claim_answer
-from pipeline.partition import graph as partition_graph
+from pipeline.partition import file_graph
 from pipeline.partition import rules as partition_rules
 
 log = logging.getLogger(__name__)
@@ -474,7 +474,7 @@ def with_claims(
     """The same, with what is asked of the CPU alone told from what only nodes ask that one of the providers takes."""
     if not providers or all(demand.kind is not release_table.DemandKind.KERNEL for demand in facts.demands):
         return facts
-    graph = partition_graph.view_of_file(file)
+    graph = file_graph.view_of_file(file)
     groups = [group for settings in providers for group in partition_rules.claim(graph, settings).groups]
     claimed = {node.first_output for group in groups for node in group}
     taker = " or ".join(settings.provider for settings in providers)

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.advice import verdict as advice_verdict
+from pipeline.advice import precision_choice
 from pipeline.compat import contexts as npu_contexts
 from pipeline.config import tables as config_tables
 from pipeline.convert.request import ConvertResult, VariantFailure
@@ -83,7 +83,7 @@ class Conversion:
     keep_float: tuple[str, ...] = ()
     """Names of nodes that stay float in every precision."""
     models: tuple[ModelInPrecision, ...] = ()
-    verdicts: tuple[advice_verdict.PrecisionVerdict, ...] = ()
+    verdicts: tuple[precision_choice.PrecisionVerdict, ...] = ()
     """Why `auto` kept or dropped each that it tried."""
     variants: tuple[Variant, ...] = ()
     """Those that were asked for."""
@@ -163,11 +163,11 @@ def _wanted(order: Conversion, providers: AutoProviders) -> Iterable[str]:
 def _chosen(
     order: Conversion,
     forms: Mapping[tuple[str, str], ModelInPrecision],
-    verdicts: Sequence[advice_verdict.PrecisionVerdict],
+    verdicts: Sequence[precision_choice.PrecisionVerdict],
 ) -> Conversion:
     names: list[str] = []
     for name in order.precisions:
-        names += advice_verdict.kept_precisions(verdicts) if name == passes_precisions.AUTO else [name]
+        names += precision_choice.kept_precisions(verdicts) if name == passes_precisions.AUTO else [name]
     models = tuple(forms[order.model.name, name] for name in dict.fromkeys(names))
     base = forms[order.model.name, ""]
     return replace(order, base=base, models=models, verdicts=tuple(verdicts))
@@ -239,7 +239,7 @@ def _verdicts(
     forms: Mapping[tuple[str, str], ModelInPrecision],
     providers: AutoProviders,
     progress: Progress,
-) -> dict[str, tuple[advice_verdict.PrecisionVerdict, ...]]:
+) -> dict[str, tuple[precision_choice.PrecisionVerdict, ...]]:
     """By model, what each provider keeps."""
     tried = _candidates(providers)
     asked = {
@@ -251,12 +251,12 @@ def _verdicts(
     answers = _answers(asked, providers, progress)
     by_model = {}
     for order in orders:
-        verdicts: list[advice_verdict.PrecisionVerdict] = []
+        verdicts: list[precision_choice.PrecisionVerdict] = []
         for provider, names in tried.items():
             model = order.model.name
             by_name = {name: forms[model, name].error or answers.get(_Asked(model, provider, name)) for name in names}
             before = answers.get(_Asked(model, provider, ""))
-            verdicts += advice_verdict.choose_precision(provider, before, by_name, has_data=order.data.given)
+            verdicts += precision_choice.choose_precision(provider, before, by_name, has_data=order.data.given)
         by_model[order.model.name] = tuple(verdicts)
     return by_model
 

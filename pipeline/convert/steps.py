@@ -24,7 +24,7 @@ from pipeline.core import variant as core_variant
 from pipeline.core.errors import DiskError, ModelError
 from pipeline.core.variant import Level
 from pipeline.model import edit as onnx_edit
-from pipeline.model import onnx_model, ort_format, ort_writer
+from pipeline.model import flatbuffer, onnx_model, ort_format, ort_writer
 from pipeline.model import session as model_session
 from pipeline.model.onnx_model import LeanModel
 from pipeline.passes import base as passes_base
@@ -142,7 +142,7 @@ class OrtParts:
     Of a provider-aware model also how many nodes each provider claims, warnings, and what made it.
     """
 
-    skeleton: ort_format.Buffer
+    skeleton: flatbuffer.Buffer
     weights: "tuple[ort_writer.Weight, ...]" = ()
     claimed: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -304,7 +304,7 @@ def save_ort(
     extra: Mapping[str, str],
     context: passes_base.PassContext,
     device: Any = None,
-) -> ort_format.Buffer:
+) -> flatbuffer.Buffer:
     """Optimize a serialized model and save it in ORT format: the file, mapped, as it may have weights too."""
     target = context.new_file(".ort")
     try:

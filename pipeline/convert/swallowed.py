@@ -16,7 +16,7 @@ from pipeline.core.errors import ModelError
 from pipeline.core.variant import Level
 from pipeline.model import edit as onnx_edit
 from pipeline.model import ort_format
-from pipeline.partition import reference as partition_reference
+from pipeline.partition import library_claims
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
@@ -188,4 +188,4 @@ def node_name(node: "NodeProto") -> str:
 
 
 def _key(op_type: str, output: str) -> Key:
-    return op_type, partition_reference.plain_name(output)
+    return op_type, library_claims.plain_name(output)

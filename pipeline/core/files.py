@@ -137,6 +137,16 @@ def make_folder(path: Path) -> None:
 
 
 @contextlib.contextmanager
+def reading_errors(path: Path | str) -> Iterator[None]:
+    """Turn what the system says about reading into our errors, with the file that a failed read does not name."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise os_error(error) from error
+
+
+@contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
     """Turn what the operating system says about writing into our errors, with the remedy."""
     try:

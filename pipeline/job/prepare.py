@@ -18,11 +18,10 @@ from pipeline.check import result as check_result
 from pipeline.check.compare import OutputCheck
 from pipeline.compat import contexts as npu_contexts
 from pipeline.config import Config
-from pipeline.convert import aware as convert_aware
+from pipeline.convert import aware_reference, shared_weights
 from pipeline.convert import many as convert_many
 from pipeline.convert import precisions as convert_precisions
 from pipeline.convert import request as convert_request
-from pipeline.convert import shared_weights
 from pipeline.core import errors as core_errors
 from pipeline.core import files as storage
 from pipeline.core import workers
@@ -175,7 +174,7 @@ def _aware_spec(config: Config, common: CommonTarget) -> convert_request.AwareSp
         return convert_request.AwareSpec()
     ships = [t.library for t in config.targets if t.platform is configs.Platform.ANDROID and t.library]
     wanted = config.variants.reference.value
-    chosen = convert_aware.choose_reference(wanted, common.release, ships, abi=common.abi)
+    chosen = aware_reference.choose_reference(wanted, common.release, ships, abi=common.abi)
     return msgspec.structs.replace(chosen, providers=common.settings())
 
 

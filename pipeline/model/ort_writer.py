@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 import flatbuffers
 
 from pipeline.core.errors import ModelError
+from pipeline.model.flatbuffer import Buffer, Reader, Slots
 from pipeline.model.onnx_model import ByteRange
-from pipeline.model.ort_format import Buffer, OrtNode, Reader, Slots, attribute_lists, resolver_of
+from pipeline.model.ort_format import OrtNode, attribute_lists, resolver_of
 
 if TYPE_CHECKING:
     from onnx import TensorProto

@@ -5,24 +5,32 @@ every question of the rules: types and shapes as ONNX Runtime infers them, const
 their schemas, edges, order (ep_rules A.2 to A.5).
 """
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.core.errors import ModelError
+from pipeline.model import edit as onnx_edit
+from pipeline.model import types as onnx_types
+from pipeline.partition.types import Value
+
+if TYPE_CHECKING:
+    from pipeline.model import ort_format
+
 import logging
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from pipeline.core import ort_session
-from pipeline.core.errors import ModelError
-from pipeline.model import edit as onnx_edit
 from pipeline.model import signature
-from pipeline.model import types as onnx_types
 from pipeline.model.onnx_model import LeanModel
-from pipeline.partition.types import UNKNOWN, Value, bodies_in, infer, slim_copy
+from pipeline.partition.types import UNKNOWN, bodies_in, infer, slim_copy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -415,7 +423,7 @@ class _Builder:
                 graphs = held.value if held and isinstance(held.value, tuple) else (held.value,) if held else ()
                 of_body = graphs[position] if position < len(graphs) else None
                 saved_body = of_body if isinstance(of_body, ort_format.OrtGraph) else None
-                types = {name: _value_of(info) for name, info in saved_body.node_args.items()} if saved_body else {}
+                types = {name: value_of_type(info) for name, info in saved_body.node_args.items()} if saved_body else {}
                 bodies.append(self.graph(body, types, graph, saved_body))
         # What bodies, and bodies inside them, read from around them: each once, in the order of first reading
         implicit: dict[str, None] = {}
@@ -458,7 +466,7 @@ class _Builder:
     def _sparse(self, sparse: Any) -> Constant:
         dims = tuple(sparse.dims)
         dtype = onnx_types.SHORT_NAMES.get(sparse.values.data_type, str(sparse.values.data_type))
-        return Constant(dtype=dtype, dims=dims, read=lambda: _dense(self.read, sparse, dims))
+        return Constant(dtype=dtype, dims=dims, read=lambda: dense_content(self.read, sparse, dims))
 
     def _constant_node(self, node: "NodeProto") -> Iterable[tuple[str, Constant]]:
         """What ONNX Runtime makes of a Constant node when it loads it: an initializer."""
@@ -507,131 +515,6 @@ def _plain_constant(attribute: Any) -> Constant:
     return Constant(dtype=dtype, dims=dims, read=lambda: np.array(content, dtype=kind), int64_field=dtype == "i64")
 
 
-def view_of_file(path: Path) -> Graph:
-    """The main graph of a model file of either format, with its bodies. Raises ModelError for what is no whole file."""
-    from pipeline.model import ort_format
-
-    model = ort_format.read_artifact(path)
-    # ModelError for an operator that neither ONNX nor ONNX Runtime defines in a domain of theirs
-    from onnx import defs
-
-    nodes = [node for part in model.graph.walk() for node in part.nodes]
-    if silent := next((node for node in nodes if not node.outputs), None):
-        raise ModelError(
-            "a node has no outputs",
-            where=str(path),
-            why=f"{silent.op_type[:60]!r} {silent.name[:60]!r}",
-            remedy="the file is damaged: convert the model again",
-        )
-    asked = {(node.domain, node.op_type) for node in nodes}
-    strange = {
-        (domain, op)
-        for domain, op in asked
-        if domain in KNOWN_DOMAINS and not defs.has(op, "" if domain == "ai.onnx" else domain)
-    }
-    registered: set[tuple[str, str]] = set()
-    if strange:  # the installed onnxruntime knows more than onnx: operators of its own
-        from onnxruntime.capi import onnxruntime_pybind11_state as runtime
-
-        registered = {(schema.domain, schema.name) for schema in runtime.get_all_operator_schema()}
-    for domain, op in sorted(strange - registered):
-        raise ModelError(
-            f"no release of ONNX Runtime has an operator {op[:60]!r}",
-            where=str(path),
-            why=f"it stands in the file in the domain {domain or 'ai.onnx'!r}",
-            remedy="the file is damaged: convert the model again",
-        )
-    opset = model.opset_import.get("", model.opset_import.get("ai.onnx"))
-    return _file_graph(model.graph, path, None, opset, model.ir_version)
-
-
-KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
-
-
-def _value_of(info: "ort_format.TypeInfo") -> Value:
-    """Type and shape of a value as the file has them; symbolic dimensions are dynamic."""
-    from pipeline.model import ort_format
-
-    if not isinstance(info, ort_format.TensorType):
-        return Value()
-    dtype = onnx_types.SHORT_NAMES.get(info.elem_type)
-    if info.shape is None:
-        return Value(dtype, None)
-    return Value(dtype, tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in info.shape))
-
-
-def _file_graph(
-    source: "ort_format.OrtGraph", path: Path, outer: Graph | None, opset: int | None, ir_version: int
-) -> Graph:
-    from pipeline.model import ort_format
-
-    def read(tensor: "ort_format.Tensor") -> Any:
-        import numpy as np
-
-        kind = onnx_types.NUMPY_KINDS.get(tensor.data_type)
-        if kind is None:
-            raise ModelError(f"the numbers of initializer '{tensor.name}' are of a type that no rule reads")
-        numbers = np.fromfile(path, dtype=kind, count=tensor.length // np.dtype(kind).itemsize, offset=tensor.offset)
-        return numbers.reshape(tensor.dims)
-
-    def constant(tensor: "ort_format.Tensor") -> Constant:
-        dtype = onnx_types.SHORT_NAMES.get(tensor.data_type, str(tensor.data_type))
-        external = tensor.external_offset >= 0
-        return Constant(dtype=dtype, dims=tensor.dims, read=lambda: read(tensor), external=external)
-
-    def sparse(tensor: "ort_format.SparseTensor") -> Constant:
-        dtype = onnx_types.SHORT_NAMES.get(tensor.values.data_type, "")
-        return Constant(dtype=dtype, dims=tensor.dims, read=lambda: _dense(read, tensor, tensor.dims))
-
-    def attribute(value: Any) -> Any:
-        return (
-            constant(value)
-            if isinstance(value, ort_format.Tensor)
-            else None
-            if isinstance(value, ort_format.OrtGraph)
-            else value
-        )
-
-    initializers = {name: constant(tensor) for name, tensor in source.initializers.items()}
-    initializers |= {name: sparse(tensor) for name, tensor in source.sparse_initializers.items()}
-    nodes: dict[int, Node] = {}
-    local = {name for node in source.nodes for name in node.outputs} | set(source.inputs) | set(initializers)
-    graph = Graph(
-        nodes=nodes,
-        values={name: _value_of(info) for name, info in source.node_args.items() if name in local},
-        inputs=source.inputs,
-        outputs=source.outputs,
-        initializers=initializers,
-        overridable=frozenset(set(source.inputs) & set(initializers)) if ir_version >= 4 else frozenset(),
-        outer=outer,
-        opset=opset,
-    )
-    for node in sorted(source.nodes, key=lambda node: node.index):
-        nodes[node.index] = Node(
-            index=node.index,
-            name=node.name,
-            op_type=node.op_type,
-            domain=onnx_edit.plain_domain(node.domain),
-            since_version=node.since_version,
-            inputs=node.inputs,
-            outputs=node.outputs,
-            attributes={name: attribute(given.value) for name, given in node.attributes.items()},
-            bodies=tuple(_file_graph(body, path, graph, opset, ir_version) for body in node.subgraphs()),
-            implicit_inputs=tuple(dict.fromkeys(node.implicit_inputs)),
-        )
-    return graph
-
-
-def _dense(read: Callable[[Any], Any], sparse: Any, dims: tuple[int, ...]) -> Any:
-    import numpy as np
-
-    entries, places = read(sparse.values), read(sparse.indices)
-    dense = np.zeros(dims, dtype=entries.dtype)
-    where = np.unravel_index(places, dims) if places.ndim == 1 else tuple(places.T)
-    dense[where] = entries
-    return dense
-
-
 def tensor_reader(loaded: LeanModel) -> "Callable[[TensorProto], Any]":
     """Reads the numbers of the model's initializers by their messages, large ones from where they lie in a file."""
     weights = loaded.weights
@@ -667,3 +550,26 @@ def body_types(
     except refusals as error:
         unknown(f"nothing inside If, Loop and Scan counts as supported, because no session can be made: {error}")
         return None
+
+
+def value_of_type(info: "ort_format.TypeInfo") -> Value:
+    """Type and shape of a value as the file has them; symbolic dimensions are dynamic."""
+    from pipeline.model import ort_format
+
+    if not isinstance(info, ort_format.TensorType):
+        return Value()
+    dtype = onnx_types.SHORT_NAMES.get(info.elem_type)
+    if info.shape is None:
+        return Value(dtype, None)
+    return Value(dtype, tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in info.shape))
+
+
+def dense_content(read: Callable[[Any], Any], sparse: Any, dims: tuple[int, ...]) -> Any:
+    """A sparse constant as an array; `read` gives its values and indices."""
+    import numpy as np
+
+    entries, places = read(sparse.values), read(sparse.indices)
+    dense = np.zeros(dims, dtype=entries.dtype)
+    where = np.unravel_index(places, dims) if places.ndim == 1 else tuple(places.T)
+    dense[where] = entries
+    return dense

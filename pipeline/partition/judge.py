@@ -29,6 +29,7 @@ from pipeline.partition.answer import (
     SizedAnswer,
 )
 from pipeline.partition.graph import Graph, Node, bodies
+from pipeline.partition.processors import processor_warnings
 from pipeline.partition.provider_claims import ModelRun
 from pipeline.partition.rules import (
     Claim,
@@ -40,9 +41,10 @@ from pipeline.partition.rules import (
     copies_of,
     unit_edges,
 )
+from pipeline.partition.selectors import node_units, unit_of_node
 from pipeline.partition.shown import predict_load, rounds
 from pipeline.partition.subject import Views, check_computed, likely_sizes, open_views, scratch_folder
-from pipeline.partition.units import node_units, plain_units, processor_warnings, unit_of_node
+from pipeline.partition.units import plain_units
 
 
 class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,8 +18,9 @@ from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.graph import Edge, Graph, Node, given_outside
 from pipeline.partition.outline import refused
 from pipeline.partition.provider_claims import ChipCompiler, ProviderClaims
+from pipeline.partition.selectors import unit_of_node
 from pipeline.partition.types import Shape, Value
-from pipeline.partition.units import Case, Unit, unit_of_node
+from pipeline.partition.units import Case, Unit
 
 Check = Callable[[Case], Refusal | None]
 """Refuses a case or lets it pass."""

@@ -27,9 +27,11 @@ from pipeline.model import types as onnx_types
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import NO_SIZES, Optimize, Settings
-from pipeline.partition.graph import Graph, bodies, body_types, tensor_reader, view, view_of_file
-from pipeline.partition.shown import before_partitioning, save_basic, undone_for_provider
+from pipeline.partition.file_graph import view_of_file
+from pipeline.partition.graph import Graph, bodies, body_types, tensor_reader, view
+from pipeline.partition.shown import before_partitioning, save_basic
 from pipeline.partition.types import infer, slim_copy
+from pipeline.partition.undone import undone_for_provider
 from pipeline.partition.units import unique_dq
 
 if TYPE_CHECKING:

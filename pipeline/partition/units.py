@@ -1,18 +1,16 @@
-"""QDQ node units (ep_rules C): which DequantizeLinear, target and QuantizeLinear nodes count as one operation.
+"""QDQ node units (ep_rules C): DequantizeLinear, target and QuantizeLinear nodes that count as one operation.
 
-NNAPI and XNNPACK judge units; for CoreML every node is a unit of its own (`plain_units`). The selectors decide which
-nodes are one (C.2 and the supplement by release, part 2), one function for each kind of operator.
+NNAPI and XNNPACK judge units, which `selectors` finds; for CoreML every node is a unit of its own (`plain_units`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from pipeline.core import abis as core_abis
-from pipeline.core import providers as provider_rules
-from pipeline.partition.answer import Refusal, Settings
-from pipeline.partition.graph import Constant, FreshNames, Graph, Node, named
+from pipeline.partition.answer import Settings
+from pipeline.partition.graph import Constant, FreshNames, Graph, Node
 from pipeline.partition.types import Shape, Value
 
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
@@ -47,6 +45,125 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
         if not self.group:
             return (self.target,)
         return (*self.dqs, self.target, *((self.clip,) if self.clip else ()), *self.qs)
+
+
+def plain_units(graph: Graph) -> tuple[Unit, ...]:
+    """Every node as a unit with all its inputs and outputs as they are, in topological order."""
+    if "plain" not in graph.units:
+        graph.units["plain"] = tuple(plain_unit(graph.nodes[index]) for index in graph.order)
+    return graph.units["plain"]
+
+
+def plain_unit(node: Node) -> Unit:
+    """A node alone, with its inputs and outputs as they are."""
+    return Unit(target=node, inputs=unit_values(node.inputs), outputs=unit_values(node.outputs))
+
+
+def unit_values(names: Iterable[str]) -> tuple[UnitValue, ...]:
+    """Values that are not quantized."""
+    return tuple(map(UnitValue, names))
+
+
+def equal_pair(graph: Graph, dq: Node, q: Node) -> bool:
+    """Whether a DequantizeLinear and a QuantizeLinear have equal, constant, scalar parameters (C.2, "pair equal")."""
+    for node in (dq, q):
+        versions = (1,) if node.domain == "com.microsoft" else (10, 13, 19, 21, 23, 24, 25) if node.domain == "" else ()
+        if node.since_version not in versions or len(node.inputs) != 3:
+            return False
+    for a, b in zip(dq.inputs[1:], q.inputs[1:], strict=True):
+        first, second = scalar(graph, a), scalar(graph, b)
+        if first is None or second is None or first.dtype != second.dtype or first.numbers() != second.numbers():
+            return False
+    return True
+
+
+LIMITS = {"i8": (-128, 127), "u8": (0, 255), "i16": (-32768, 32767), "u16": (0, 65535)}
+
+
+def redundant(graph: Graph, clip: Node, q: Node, abi: str) -> bool:
+    """Whether quantizing cuts at least as much as the Relu or Clip before it, as an ABI computes it (C.2, 4)."""
+    scale = graph.constant(q.inputs[1]) if len(q.inputs) > 1 else None
+    if scale is None or scale.dtype != "f32" or scale.dims != ():
+        return False
+    if len(q.inputs) < 3 or not q.inputs[2]:
+        kind, offset = {2: "u8", 3: "i8", 4: "u16", 5: "i16"}.get(q.attributes.get("output_dtype") or 2, ""), 0
+    else:
+        zero_point = graph.constant(q.inputs[2])
+        if zero_point is None or zero_point.dims != ():
+            return False
+        kind, offset = zero_point.dtype, int(zero_point.numbers()[0]) if zero_point.dtype in LIMITS else 0
+    if kind not in LIMITS:
+        return False
+    low, high = LIMITS[kind]
+    if clip.op_type == "Relu":
+        return offset == low
+    bounds = clip_bounds(graph, clip)
+    if bounds is None:
+        return False
+    import numpy as np
+
+    # r(bound / scale) + zero point: in f32, then in i32
+    with np.errstate(all="ignore"):
+        quotients = [float(np.rint(np.float32(bound) / np.float32(scale.numbers()[0]))) for bound in bounds]
+    lower, upper = (core_abis.wrapped_sum(core_abis.as_int32(quotient, abi), offset) for quotient in quotients)
+    return lower <= low and upper >= high
+
+
+FLOAT_MAX = 3.4028234663852886e38
+
+
+def clip_bounds(graph: Graph, clip: Node) -> tuple[float, float] | None:
+    """Minimum and maximum of a Clip, the limits of f32 where it has none; None when one is not constant."""
+    if clip.since_version < 11:
+        low, high = clip.attributes.get("min"), clip.attributes.get("max")
+        return -FLOAT_MAX if low is None else low, FLOAT_MAX if high is None else high
+    bounds = [-FLOAT_MAX, FLOAT_MAX]
+    for position, name in enumerate(clip.inputs[1:3]):
+        if name:
+            initializer = graph.constant(name)
+            if initializer is None or initializer.count < 1:
+                return None
+            bounds[position] = float(initializer.numbers()[0])
+    return bounds[0], bounds[1]
+
+
+def unique_dq(graph: Graph) -> Graph:
+    """The graph with a DequantizeLinear for each of its readers, in bodies too; the same object without any to copy.
+
+    The first reader keeps the original, unless an output of the graph or a body needs it (C.1).
+    """
+    bodies = {i: tuple(map(unique_dq, node.bodies)) for i, node in graph.nodes.items() if node.bodies}
+    if any(
+        new is not old for i, parts in bodies.items() for new, old in zip(parts, graph.nodes[i].bodies, strict=True)
+    ):
+        nodes = {
+            i: msgspec.structs.replace(node, bodies=bodies[i]) if i in bodies else node
+            for i, node in graph.nodes.items()
+        }
+        graph = graph.with_nodes(nodes, graph.values)
+    nodes, values = dict(graph.nodes), dict(graph.values)
+    names, fresh = {node.name for node in nodes.values()}, FreshNames()
+    for original in [graph.nodes[index] for index in graph.order if graph.nodes[index].op_type == DEQUANTIZE]:
+        edges = graph.out_edges[original.index]
+        explicit = [edge for edge in edges if edge.input_slot < len(graph.nodes[edge.consumer].inputs)]
+        keep_original = graph.gives_output(original) or len(explicit) < len(edges)
+        for edge in explicit if keep_original else explicit[1:]:
+            output = fresh.take(f"{original.outputs[0]}/duplicated", values)
+            values[output] = graph.value(original.outputs[0])
+            name = fresh.take(f"{original.name}/duplicated", names)
+            names.add(name)
+            index = max(nodes) + 1
+            nodes[index] = msgspec.structs.replace(original, index=index, name=name, outputs=(output,))
+            reader = nodes[edge.consumer]
+            inputs = tuple(output if slot == edge.input_slot else read for slot, read in enumerate(reader.inputs))
+            nodes[edge.consumer] = msgspec.structs.replace(reader, inputs=inputs)
+    return graph.with_nodes(nodes, values) if len(nodes) > len(graph.nodes) else graph
+
+
+def scalar(graph: Graph, name: str) -> Constant | None:
+    """A constant of one element, without an axis or with one; None for every other value."""
+    initializer = graph.constant(name)
+    return initializer if initializer is not None and initializer.dims in ((), (1,)) else None
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -109,566 +226,3 @@ class Case(msgspec.Struct, frozen=True):
     def attribute(self, name: str, default: Any = None) -> Any:
         """An attribute of the target node (schema defaults are there already)."""
         return self.unit.target.attributes.get(name, default)
-
-
-def plain_units(graph: Graph) -> tuple[Unit, ...]:
-    """Every node as a unit with all its inputs and outputs as they are, in topological order."""
-    if "plain" not in graph.units:
-        graph.units["plain"] = tuple(plain_unit(graph.nodes[index]) for index in graph.order)
-    return graph.units["plain"]
-
-
-def plain_unit(node: Node) -> Unit:
-    """A node alone, with its inputs and outputs as they are."""
-    return Unit(target=node, inputs=_values(node.inputs), outputs=_values(node.outputs))
-
-
-def _values(names: Iterable[str]) -> tuple[UnitValue, ...]:
-    return tuple(map(UnitValue, names))
-
-
-def node_units(graph: Graph, settings: Settings) -> tuple[Unit, ...]:
-    """QDQ groups and single nodes in topological order of their targets, each node in one unit (C.2, C.3)."""
-    key = (settings.ort_release, settings.abi)  # all that selectors look at beside the graph
-    if key not in graph.units:
-        if graph.operators.isdisjoint((DEQUANTIZE, QUANTIZE, *QLINEAR)):
-            graph.units[key] = plain_units(graph)
-            return graph.units[key]
-        dqs = [node.index for node in graph.nodes.values() if node.op_type == DEQUANTIZE]
-        fed = {edge.consumer for index in dqs for edge in graph.out_edges[index]}
-        units = ((index, select(graph, graph.nodes[index], settings)) for index in graph.order if index in fed)
-        groups = {index: unit for index, unit in units if unit is not None}
-        taken = {member.index for unit in groups.values() for member in unit.nodes}
-        graph.units[key] = tuple(
-            groups.get(index) or _single(graph.nodes[index])
-            for index in graph.order
-            if index in groups or index not in taken
-        )
-    return graph.units[key]
-
-
-def unit_of_node(units: Iterable[Unit]) -> dict[int, Unit]:
-    """The unit of each node by its index: the first one that lists it, groups before single nodes."""
-    owners: dict[int, Unit] = {}
-    for unit in sorted(units, key=lambda unit: not unit.group):
-        for node in unit.nodes:
-            owners.setdefault(node.index, unit)
-    return owners
-
-
-def _quantized(name: str, node: Node) -> UnitValue:
-    """A value with what its QuantizeLinear or DequantizeLinear lists; only a third input counts as zero point."""
-    zero_point = node.inputs[2] if len(node.inputs) == 3 else None
-    return UnitValue(name, node.inputs[1] if len(node.inputs) > 1 else "", zero_point)
-
-
-_ONE_INPUT = (((0, 1, 2),), (3, 4))
-_TWO_INPUTS = (((0, 1, 2), (3, 4, 5)), (6, 7))
-QLINEAR: Mapping[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, int]]] = {
-    **dict.fromkeys(
-        ("QLinearSigmoid", "QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearReduceMean"),
-        _ONE_INPUT,
-    ),
-    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul"), _TWO_INPUTS),
-}
-"""Single nodes whose inputs carry quantization parameters (C.3): positions of (value, scale, zero point) of each
-quantized input, and of the output's (scale, zero point)."""
-
-
-def _single(node: Node) -> Unit:
-    if node.op_type == DEQUANTIZE:
-        inputs = tuple(_quantized(name, node) for name in node.inputs[:1])
-        return Unit(target=node, inputs=inputs, outputs=_values(node.outputs))
-    if node.op_type == QUANTIZE:
-        outputs = tuple(_quantized(name, node) for name in node.outputs)
-        return Unit(target=node, inputs=_values(node.inputs[:1]), outputs=outputs)
-    if node.op_type not in QLINEAR:
-        return plain_unit(node)
-
-    def listed(position: int) -> str | None:
-        return node.inputs[position] if position < len(node.inputs) else None
-
-    positions, (output_scale, output_zero) = QLINEAR[node.op_type]
-    values = [UnitValue(listed(v) or "", listed(s) or "", listed(z)) for v, s, z in positions]
-    if node.op_type == "QLinearConv" and len(node.inputs) == 9:  # the bias
-        values.append(UnitValue(node.inputs[8]))
-    outputs = tuple(UnitValue(name, listed(output_scale) or "", listed(output_zero)) for name in node.outputs)
-    return Unit(target=node, inputs=tuple(values), outputs=outputs)
-
-
-DOMAINS = ("", "com.ms.internal.nhwc", "com.microsoft")
-
-Selector = Callable[[Case], bool]
-"""Whether a candidate, a target with what stands around it, is a group."""
-
-
-def select(graph: Graph, node: Node, settings: Settings) -> Unit | None:
-    """The QDQ group around a node, None when it has none."""
-    unit = _candidate(graph, node, settings)
-    # No selector takes a group without a DequantizeLinear.
-    if unit is None or not unit.dqs or not SELECTORS[node.op_type](Case(graph, unit, settings)):
-        return None
-    return unit
-
-
-def selection_crash(graph: Graph, settings: Settings) -> Refusal | None:
-    """A Pad without DequantizeLinear before a QuantizeLinear: releases up to 1.27 read out of range (C.2)."""
-    if settings.ort_release >= (1, 28) or "Pad" not in graph.operators:
-        return None
-    for node in (graph.nodes[index] for index in graph.order):
-        unit = _candidate(graph, node, settings) if node.op_type == "Pad" else None
-        if unit is None or unit.dqs or not _complete(Case(graph, unit, settings), 0):
-            continue
-        return Refusal(
-            "crash",
-            f"{node.label} feeds a QuantizeLinear but has no DequantizeLinear before it: "
-            "ONNX Runtime up to 1.27 reads out of range here and the process ends",
-            "quantize the input of the Pad too, or take away the QuantizeLinear behind it",
-            fatal=True,
-        )
-    return None
-
-
-def _candidate(graph: Graph, node: Node, settings: Settings) -> Unit | None:
-    """The nodes around a target before its selector decides; None when the op or a Relu behind it allows no group."""
-    since = SELECTED_SINCE.get(node.op_type, (0, 0))
-    if node.op_type not in SELECTORS or since > settings.ort_release or node.domain not in DOMAINS:
-        return None
-    if node.op_type == "MaxPool" and node.since_version not in ((12, 22) if settings.ort_release >= (1, 28) else (12,)):
-        return None
-    sources = sorted(graph.in_edges[node.index], key=lambda edge: edge.input_slot)
-    dqs = tuple(graph.nodes[edge.producer] for edge in sources if graph.nodes[edge.producer].op_type == DEQUANTIZE)
-    clip = _activation(graph, node)
-    readers = sorted(graph.out_edges[(clip or node).index], key=lambda edge: edge.source_slot)
-    qs = tuple(graph.nodes[edge.consumer] for edge in readers if graph.nodes[edge.consumer].op_type == QUANTIZE)
-    if clip is not None and (len(qs) != 1 or not redundant(graph, clip, qs[0], settings.abi)):
-        return None
-    feeding = {dq.outputs[0]: dq for dq in dqs}
-    inputs = tuple(
-        _quantized(feeding[name].inputs[0], feeding[name]) if name in feeding else UnitValue(name)
-        for name in node.inputs
-    )
-    outputs = tuple(_quantized(q.outputs[0], q) for q in qs) or _values(node.outputs)
-    return Unit(target=node, inputs=inputs, outputs=outputs, dqs=dqs, clip=clip, qs=qs, group=True)
-
-
-def _activation(graph: Graph, node: Node) -> Node | None:
-    """The Relu or Clip behind a node when it is its only consumer and has one consumer itself."""
-    edges = graph.out_edges[node.index]
-    if len(edges) != 1:
-        return None
-    consumer = graph.nodes[edges[0].consumer]
-    alone = len(graph.out_edges[consumer.index]) == 1 and not graph.gives_output(consumer)
-    return consumer if consumer.op_type in ("Relu", "Clip") and alone else None
-
-
-def _dtype_in(case: Case, position: int) -> str | None:
-    """The quantized type in front of a DequantizeLinear of the group."""
-    return case.graph.value(case.unit.dqs[position].inputs[0]).dtype
-
-
-def _dtype_out(case: Case, position: int = 0) -> str | None:
-    return case.graph.value(case.unit.qs[position].outputs[0]).dtype
-
-
-def _can_create(case: Case) -> bool:
-    """Whether the nodes can be taken together without anyone else needing a value between them."""
-    graph, target = case.graph, case.node
-    for dq in case.unit.dqs:
-        edges = graph.out_edges[dq.index]
-        if graph.gives_output(dq) or len(edges) != 1 or edges[0].consumer != target.index:
-            return False
-    if case.unit.clip is not None:
-        return not graph.gives_output(target) and not graph.gives_output(case.unit.clip)
-    for slot, name in enumerate(target.outputs if case.unit.qs else ()):
-        edges = graph.out_edges[target.index]
-        kinds = {graph.nodes[edge.consumer].op_type == QUANTIZE for edge in edges if edge.source_slot == slot}
-        if len(kinds) == 2 or (True in kinds and name in graph.output_set):
-            return False
-    return True
-
-
-def _complete(case: Case, count: int | None = None, *, no_q: bool = False) -> bool:
-    """CheckQDQ: `count` DequantizeLinear nodes (None: one for each input), a QuantizeLinear for each output."""
-    expected = sum(1 for name in case.node.inputs if name) if count is None else count
-    if len(case.unit.dqs) != expected or not _can_create(case):
-        return False
-    if not case.unit.qs:
-        return no_q
-    outputs = sum(1 for name in case.node.outputs if name)
-    edges = len(case.graph.out_edges[case.node.index])
-    return outputs == len(case.unit.qs) == edges and not case.graph.gives_output(case.node)
-
-
-def _alike(case: Case, count: int = 1) -> bool:
-    """Whether the first inputs are of one quantized type, and the first output is of the same."""
-    return {_dtype_in(case, position) for position in range(count)} == {_dtype_out(case)}
-
-
-def _drop_qdq(case: Case) -> bool:
-    """Ops that only move data: the same type and parameters on both sides."""
-    unit = case.unit
-    moves = unit.clip is None and _complete(case, 1) and _alike(case)
-    return moves and equal_pair(case.graph, unit.dqs[0], unit.qs[0])
-
-
-def _resize(case: Case) -> bool:
-    """As `_drop_qdq`; from release 1.27 on only for modes that invent no values."""
-    attributes = case.node.attributes
-    moves = attributes.get("mode", "nearest") == "nearest" and (
-        attributes.get("coordinate_transformation_mode", "half_pixel") != "tf_crop_and_resize"
-    )
-    return _drop_qdq(case) and (case.settings.ort_release < (1, 27) or moves)
-
-
-def _drop_dq(case: Case) -> bool:
-    """ArgMax and ArgMin: constant scalar parameters in front, nothing behind."""
-    if case.unit.clip is not None or len(case.unit.dqs) != 1 or not _can_create(case):
-        return False
-    inputs = case.unit.dqs[0].inputs
-    return len(inputs) == 3 and all(_scalar(case.graph, name) is not None for name in inputs[1:])
-
-
-def _unary(case: Case) -> bool:
-    """One quantized input, the same type behind."""
-    return _complete(case, 1) and _alike(case)
-
-
-def _clip(case: Case) -> bool:
-    """As `_unary`; from release 1.24 on the bounds may be quantized too."""
-    count = len(case.unit.dqs)
-    if case.settings.ort_release < (1, 24):
-        return _unary(case)
-    return 1 <= count <= 3 and _complete(case, count) and _alike(case)
-
-
-def _variadic(case: Case) -> bool:
-    """All inputs and outputs of one type."""
-    if not _complete(case) or not case.unit.dqs:
-        return False
-    outputs = {_dtype_out(case, i) for i in range(len(case.unit.qs))}
-    return len({_dtype_in(case, i) for i in range(len(case.unit.dqs))} | outputs) == 1
-
-
-def _conv(case: Case) -> bool:
-    """Activation, weight and, when there is one, bias quantized; a float bias prevents the group."""
-    if not _complete(case) or len(case.unit.dqs) < 2 or not _alike(case) or _mixed_weight(case):
-        return False
-    if len(case.unit.dqs) < 3:
-        return True
-    return _dtype_in(case, 2) == "i32" and (case.settings.ort_release < (1, 27) or _bias_scale_fits(case))
-
-
-def _gemm(case: Case) -> bool:
-    """Both operands quantized, with or without bias; may lack the QuantizeLinear behind it."""
-    if not _complete(case, no_q=True) or len(case.unit.dqs) < 2 or _mixed_weight(case):
-        return False
-    if case.unit.qs and not _alike(case):
-        return False
-    attributes = case.node.attributes
-    if len(case.unit.dqs) > 2 and (attributes.get("beta", 1.0) != 1.0 or _dtype_in(case, 2) != "i32"):
-        return False
-    return case.settings.ort_release < (1, 28) or _gemm_parameters_fit(case)
-
-
-def _top_k(case: Case) -> bool:
-    """Values move, indices are not quantized."""
-    unit = case.unit
-    if unit.clip is not None or len(unit.dqs) != 1 or len(unit.qs) != 1 or not _can_create(case):
-        return False
-    return _alike(case) and equal_pair(case.graph, unit.dqs[0], unit.qs[0])
-
-
-_UNARY_OPS = (
-    "AveragePool GlobalAveragePool GlobalMaxPool LeakyRelu ReduceMean ReduceMin ReduceMax ReduceProd ReduceSum "
-    "Relu Gelu Elu HardSigmoid HardSwish Sigmoid Slice LogSoftmax Softmax Sqrt Atan Asin Sin Cos Sign Tanh Exp "
-    "Log LRN Ceil Floor Round Abs Neg DepthToSpace SpaceToDepth LpNormalization CumSum"
-)
-_SELECTORS: Sequence[tuple[str, Selector]] = (
-    ("Gather GatherElements Reshape Expand Flatten Transpose Squeeze Unsqueeze Tile MaxPool", _drop_qdq),
-    ("Resize", _resize),
-    ("ArgMax ArgMin", _drop_dq),
-    (_UNARY_OPS, _unary),
-    ("Clip", _clip),
-    # Two quantized inputs and an output, all of one type
-    (
-        "Add Div Mul Pow Sub PRelu GridSample",
-        lambda case: _complete(case) and len(case.unit.dqs) > 1 and _alike(case, 2),
-    ),
-    ("Concat Max Min ScatterElements RMSNormalization", _variadic),
-    # One quantized input; every output of its type, whatever the parameters
-    (
-        "Split",
-        lambda case: (
-            case.unit.clip is None
-            and _complete(case, 1)
-            and {_dtype_out(case, i) for i in range(len(case.unit.qs))} == {_dtype_in(case, 0)}
-        ),
-    ),
-    ("Conv ConvTranspose", _conv),
-    # Both operands and the output quantized
-    (
-        "MatMul",
-        lambda case: (
-            len(case.unit.dqs) == 2
-            and bool(case.unit.qs)
-            and not _mixed_weight(case)
-            and _complete(case)
-            and _alike(case)
-        ),
-    ),
-    ("Gemm", _gemm),
-    # All inputs quantized, a bias in i32
-    (
-        "InstanceNormalization LayerNormalization",
-        lambda case: (
-            _complete(case)
-            and len(case.unit.dqs) > 0
-            and _alike(case)
-            and (len(case.unit.dqs) < 3 or _dtype_in(case, 2) == "i32")
-        ),
-    ),
-    # Input, scale and B quantized (from release 1.24 on mean and variance too)
-    (
-        "BatchNormalization",
-        lambda case: (
-            3 <= len(case.unit.dqs) <= (5 if case.settings.ort_release >= (1, 24) else 3)
-            and _complete(case, len(case.unit.dqs))
-            and _alike(case)
-            and not _mixed_weight(case)
-        ),
-    ),
-    # Both inputs quantized with one type; the output is bool
-    (
-        "Equal Greater GreaterOrEqual Less LessOrEqual",
-        lambda case: _complete(case, no_q=True) and len(case.unit.dqs) > 1 and _dtype_in(case, 0) == _dtype_in(case, 1),
-    ),
-    # The two data inputs quantized
-    ("Where", lambda case: _complete(case, 2) and _alike(case, 2)),
-    # Data, and perhaps the padding value, quantized
-    (
-        "Pad",
-        lambda case: (
-            1 <= len(case.unit.dqs) <= 2 and _complete(case, len(case.unit.dqs)) and _alike(case, len(case.unit.dqs))
-        ),
-    ),
-    ("TopK", _top_k),
-    # All inputs quantized; when there is a QuantizeLinear, of the first input's type
-    (
-        "Einsum Reciprocal",
-        lambda case: _complete(case, no_q=True) and len(case.unit.dqs) > 0 and (not case.unit.qs or _alike(case)),
-    ),
-)
-SELECTORS: Mapping[str, Selector] = {name: selector for names, selector in _SELECTORS for name in names.split()}
-"""The selector of each operator."""
-
-SELECTED_SINCE: Mapping[str, tuple[int, int]] = {
-    **dict.fromkeys(("Einsum", "Reciprocal", "CumSum"), (1, 23)),
-    **dict.fromkeys(("ScatterElements", "RMSNormalization"), (1, 24)),
-}
-"""The first release with a selector, of operators that older ones had none for."""
-
-
-def _mixed_weight(case: Case) -> bool:
-    return _dtype_in(case, 0) == "i8" and _dtype_in(case, 1) != "i8"
-
-
-def _scalar(graph: Graph, name: str) -> Constant | None:
-    initializer = graph.constant(name)
-    return initializer if initializer is not None and initializer.dims in ((), (1,)) else None
-
-
-def equal_pair(graph: Graph, dq: Node, q: Node) -> bool:
-    """Whether a DequantizeLinear and a QuantizeLinear have equal, constant, scalar parameters (C.2, "pair equal")."""
-    for node in (dq, q):
-        versions = (1,) if node.domain == "com.microsoft" else (10, 13, 19, 21, 23, 24, 25) if node.domain == "" else ()
-        if node.since_version not in versions or len(node.inputs) != 3:
-            return False
-    for a, b in zip(dq.inputs[1:], q.inputs[1:], strict=True):
-        first, second = _scalar(graph, a), _scalar(graph, b)
-        if first is None or second is None or first.dtype != second.dtype or first.numbers() != second.numbers():
-            return False
-    return True
-
-
-LIMITS = {"i8": (-128, 127), "u8": (0, 255), "i16": (-32768, 32767), "u16": (0, 65535)}
-
-
-def redundant(graph: Graph, clip: Node, q: Node, abi: str) -> bool:
-    """Whether quantizing cuts at least as much as the Relu or Clip before it, as an ABI computes it (C.2, 4)."""
-    scale = graph.constant(q.inputs[1]) if len(q.inputs) > 1 else None
-    if scale is None or scale.dtype != "f32" or scale.dims != ():
-        return False
-    if len(q.inputs) < 3 or not q.inputs[2]:
-        kind, offset = {2: "u8", 3: "i8", 4: "u16", 5: "i16"}.get(q.attributes.get("output_dtype") or 2, ""), 0
-    else:
-        zero_point = graph.constant(q.inputs[2])
-        if zero_point is None or zero_point.dims != ():
-            return False
-        kind, offset = zero_point.dtype, int(zero_point.numbers()[0]) if zero_point.dtype in LIMITS else 0
-    if kind not in LIMITS:
-        return False
-    low, high = LIMITS[kind]
-    if clip.op_type == "Relu":
-        return offset == low
-    bounds = clip_bounds(graph, clip)
-    if bounds is None:
-        return False
-    import numpy as np
-
-    # r(bound / scale) + zero point: in f32, then in i32
-    with np.errstate(all="ignore"):
-        quotients = [float(np.rint(np.float32(bound) / np.float32(scale.numbers()[0]))) for bound in bounds]
-    lower, upper = (core_abis.wrapped_sum(core_abis.as_int32(quotient, abi), offset) for quotient in quotients)
-    return lower <= low and upper >= high
-
-
-FLOAT_MAX = 3.4028234663852886e38
-
-
-def clip_bounds(graph: Graph, clip: Node) -> tuple[float, float] | None:
-    """Minimum and maximum of a Clip, the limits of f32 where it has none; None when one is not constant."""
-    if clip.since_version < 11:
-        low, high = clip.attributes.get("min"), clip.attributes.get("max")
-        return -FLOAT_MAX if low is None else low, FLOAT_MAX if high is None else high
-    bounds = [-FLOAT_MAX, FLOAT_MAX]
-    for position, name in enumerate(clip.inputs[1:3]):
-        if name:
-            initializer = graph.constant(name)
-            if initializer is None or initializer.count < 1:
-                return None
-            bounds[position] = float(initializer.numbers()[0])
-    return bounds[0], bounds[1]
-
-
-def _bias_scale_fits(case: Case) -> bool:
-    """From release 1.27 on the bias must have scale x_scale * w_scale and no zero point (supplement, part 2)."""
-    import numpy as np
-
-    scales = [case.graph.constant(dq.inputs[1]) for dq in case.unit.dqs[:3]]
-    x, w, b = (scale.read().reshape(-1) if scale and scale.dtype == "f32" else np.array([]) for scale in scales)
-    if any(not array.size or not np.isfinite(array).all() for array in (x, w, b)) or x.size != 1:
-        return False
-    zero_name = next(iter(case.unit.dqs[2].inputs[2:]), "")
-    zero = case.graph.constant(zero_name) if zero_name else None
-    if zero_name and (zero is None or zero.dtype != "i32" or zero.count < 1 or any(zero.numbers())):
-        return False
-    if w.size != b.size and 1 not in (w.size, b.size):
-        return False
-    product = (x[0] * w).astype(np.float32)
-    return bool((np.abs(b - product) <= np.float32(1e-6) + np.float32(0.01) * np.abs(product)).all())
-
-
-def _gemm_parameters_fit(case: Case) -> bool:
-    """From release 1.28 on shapes of scales and zero points of a Gemm count (supplement, part 2)."""
-    a, b = case.unit.dqs[:2]
-    graph, attributes = case.graph, case.node.attributes
-    shapes = [_parameter_shapes(graph, node, required=True) for node in (a, b)]
-    if shapes[0] is None or shapes[1] is None or not all(shape in ((), (1,)) for shape in shapes[0]):
-        return False
-    weight = graph.value(b.outputs[0]).shape
-    columns = weight[0 if attributes.get("transB", 0) else 1] if weight is not None and len(weight) == 2 else None
-    if len(set(shapes[1])) != 1 or shapes[1][0] not in ((), (1,), (columns,)):
-        return False
-    if case.unit.qs:
-        behind = _parameter_shapes(graph, case.unit.qs[0], required=False)
-        if behind is None or not all(shape in ((), (1,)) for shape in behind):
-            return False
-    return len(case.unit.dqs) < 3 or (attributes.get("alpha", 1.0) == 1.0 and attributes.get("beta", 1.0) == 1.0)
-
-
-def _parameter_shapes(graph: Graph, node: Node, *, required: bool) -> "list[tuple[int | None, ...]] | None":
-    names = [name for name in node.inputs[1:3] if name]
-    shapes = [graph.value(name).shape for name in names]
-    shaped = [shape for shape in shapes if shape is not None]
-    if len(shaped) != len(shapes) or (required and len(names) != 2):
-        return None
-    return shaped
-
-
-def unique_dq(graph: Graph) -> Graph:
-    """The graph with a DequantizeLinear for each of its readers, in bodies too; the same object without any to copy.
-
-    The first reader keeps the original, unless an output of the graph or a body needs it (C.1).
-    """
-    bodies = {i: tuple(map(unique_dq, node.bodies)) for i, node in graph.nodes.items() if node.bodies}
-    if any(
-        new is not old for i, parts in bodies.items() for new, old in zip(parts, graph.nodes[i].bodies, strict=True)
-    ):
-        nodes = {
-            i: msgspec.structs.replace(node, bodies=bodies[i]) if i in bodies else node
-            for i, node in graph.nodes.items()
-        }
-        graph = graph.with_nodes(nodes, graph.values)
-    nodes, values = dict(graph.nodes), dict(graph.values)
-    names, fresh = {node.name for node in nodes.values()}, FreshNames()
-    for original in [graph.nodes[index] for index in graph.order if graph.nodes[index].op_type == DEQUANTIZE]:
-        edges = graph.out_edges[original.index]
-        explicit = [edge for edge in edges if edge.input_slot < len(graph.nodes[edge.consumer].inputs)]
-        keep_original = graph.gives_output(original) or len(explicit) < len(edges)
-        for edge in explicit if keep_original else explicit[1:]:
-            output = fresh.take(f"{original.outputs[0]}/duplicated", values)
-            values[output] = graph.value(original.outputs[0])
-            name = fresh.take(f"{original.name}/duplicated", names)
-            names.add(name)
-            index = max(nodes) + 1
-            nodes[index] = msgspec.structs.replace(original, index=index, name=name, outputs=(output,))
-            reader = nodes[edge.consumer]
-            inputs = tuple(output if slot == edge.input_slot else read for slot, read in enumerate(reader.inputs))
-            nodes[edge.consumer] = msgspec.structs.replace(reader, inputs=inputs)
-    return graph.with_nodes(nodes, values) if len(nodes) > len(graph.nodes) else graph
-
-
-MAX_POOL_NHWC = 12
-"""The version of MaxPool from which on there is a kernel of half precision for channels last."""
-
-
-def processor_warnings(graph: Graph, settings: Settings, *, optimized_there: bool) -> Iterator[str]:
-    """What is otherwise on ARM than on x86, one text a cause (arm64_host.md 5.2, 5.3).
-
-    `optimized_there`: the file is ONNX, and the device optimizes it.
-    """
-    if settings.provider in BY_UNITS and (clips := clips_by_processor(graph)):
-        yield (
-            f"{clips}; these claims are for {settings.abi}. Give --abi, or bound it by what the quantized type can "
-            "hold, which is the same function"
-        )
-    pooled = "MaxPool" in graph.operators
-    pools = [
-        node
-        for node in (graph.nodes.values() if settings.abi == core_abis.ARM64 and optimized_there and pooled else ())
-        if (node.domain, node.op_type) == ("", "MaxPool")
-        and node.since_version < MAX_POOL_NHWC
-        and graph.value(node.inputs[0]).dtype == "f16"
-    ]
-    if pools:
-        yield (
-            f"{named(pools)} in half precision before opset {MAX_POOL_NHWC}: on cores with half precision the CPU has "
-            "no kernel for what level all makes of it, and there is no session (Failed to find kernel for "
-            f"com.ms.internal.nhwc.MaxPool). Convert the model to opset {MAX_POOL_NHWC} or later, use level extended, "
-            "or ship it in ORT format"
-        )
-
-
-BY_UNITS = (provider_rules.NNAPI, provider_rules.XNNPACK)
-"""Providers whose claims depend on what belongs to a quantized group."""
-
-
-def clips_by_processor(graph: Graph) -> str:
-    """Which Relu and Clip nodes belong to a quantized group on ARM or on x86 only, in words; "" for none."""
-    clips = []
-    for node in graph.nodes.values() if QUANTIZE in graph.operators else ():
-        clip = _activation(graph, node)
-        behind = graph.nodes[graph.out_edges[clip.index][0].consumer] if clip else None
-        if clip is None or behind is None or behind.op_type != QUANTIZE:
-            continue
-        on_arm, on_x86 = (redundant(graph, clip, behind, abi) for abi in (core_abis.ARM64, core_abis.X86_64))
-        if on_arm != on_x86:
-            clips.append((clip, on_arm))
-    if not clips:
-        return ""
-    member, apart = ("ARM", "x86") if clips[0][1] else ("x86", "ARM")
-    return (
-        f"{named(clip for clip, _ in clips)} in front of QuantizeLinear: an open or a huge bound makes it part of "
-        f"the quantized group on {member} and not on {apart}"
-    )

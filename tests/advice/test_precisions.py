@@ -9,7 +9,7 @@ import msgspec
 import onnx
 import pytest
 
-from pipeline.advice.verdict import (
+from pipeline.advice.precision_choice import (
     PrecisionVerdict,
     choose_precision,
     kept_precisions,

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from pipeline.convert import ConvertRequest, convert_model
-from pipeline.convert.aware import choose_reference
+from pipeline.convert.aware_reference import choose_reference
 from pipeline.core.variant import Level, Variant, Way
 from pipeline.model.sources import SourceModel
 from tests.android_host.conftest import NEWEST, OLDEST, fetch

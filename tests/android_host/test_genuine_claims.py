@@ -17,15 +17,9 @@ from device_runner.spec import OptimizationLevel
 from pipeline.core.errors import ModelError
 from pipeline.model.ort_format import read_ort
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
+from pipeline.partition.library_claims import LibraryClaims, same_claims
 from pipeline.partition.many import judge_paths
-from pipeline.partition.reference import (
-    SAVE_ORT,
-    LibraryClaims,
-    claims_of_many,
-    claims_of_named,
-    reference_aware,
-    same_claims,
-)
+from pipeline.partition.reference import SAVE_ORT, claims_of_many, claims_of_named, reference_aware
 from tests.android_host.conftest import OLDEST, fetch
 from tests.arm64_agreement import members, unpacked
 from tests.command import ort_mobile

@@ -12,8 +12,9 @@ import pytest
 
 from pipeline.core.releases import OLDEST_RULES
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
+from pipeline.partition.library_claims import LibraryClaims, differing
 from pipeline.partition.many import judge_paths
-from pipeline.partition.reference import LibraryClaims, claims_of_many, differing
+from pipeline.partition.reference import claims_of_many
 from tests.android_host.conftest import OLDEST, fetch
 
 pytestmark = [pytest.mark.android_host, pytest.mark.sweep]

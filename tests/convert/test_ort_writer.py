@@ -12,8 +12,9 @@ from pipeline.convert.request import SessionSettings
 from pipeline.convert.steps import save_optimized
 from pipeline.core.errors import ModelError
 from pipeline.core.variant import Level
+from pipeline.model.flatbuffer import Reader
 from pipeline.model.onnx_model import ByteRange
-from pipeline.model.ort_format import Reader, parse_ort, read_ort, resolver_of
+from pipeline.model.ort_format import parse_ort, read_ort, resolver_of
 from pipeline.model.ort_writer import ALIGNMENT, FilePlan, Weight
 from tests.onnx_samples import conv_bn, linear, quantized
 

@@ -8,7 +8,7 @@ import pytest
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.host_device import Processor
 from device_runner.library import MINIMAL_TEXT, NamedLibrary, keep, resolve
-from pipeline.convert.aware import choose_reference
+from pipeline.convert.aware_reference import choose_reference
 from pipeline.convert.request import AwareSpec
 from pipeline.core.variant import AwareBy, Way
 from tests.library.library_files import library, official_jar, texts

@@ -15,8 +15,9 @@ from pipeline.convert.engine import Optimizer
 from pipeline.convert.request import OptimizerPlatform, SessionSettings, needs_of_file, session_settings
 from pipeline.convert.steps import OrtParts, changes_large_weights, optimize, save_optimized
 from pipeline.core.variant import Level, Style, Variant
+from pipeline.model.flatbuffer import Reader
 from pipeline.model.onnx_model import ByteRange, LeanModel, LoadedModel, load_model, prepare_model
-from pipeline.model.ort_format import OrtGraph, OrtModel, Reader, Tensor, read_ort, resolver_of
+from pipeline.model.ort_format import OrtGraph, OrtModel, Tensor, read_ort, resolver_of
 from pipeline.model.ort_writer import FilePlan
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import PassContext

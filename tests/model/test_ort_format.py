@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.core.errors import ModelError
+from pipeline.model.flatbuffer import Reader
 from pipeline.model.ort_format import (
     MapType,
     OrtGraph,
     OrtModel,
     OrtNode,
-    Reader,
     SequenceType,
     Tensor,
     TensorType,

@@ -6,7 +6,7 @@ from pipeline.config import Platform
 from pipeline.config.tables import BuildKind, Dependencies
 from pipeline.core.errors import Severity
 from pipeline.core.variant import Style
-from pipeline.ort_build.plan import lint
+from pipeline.ort_build.lint import lint
 from pipeline.ort_build.request import Request
 from pipeline.required_ops import EMPTY, parse
 from tests.ort_build.build_requests import OPERATORS, request

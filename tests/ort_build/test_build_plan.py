@@ -11,14 +11,8 @@ from pipeline.config import Platform
 from pipeline.config.tables import BuildKind, Dependencies
 from pipeline.core.errors import ConfigError
 from pipeline.core.variant import Style
-from pipeline.ort_build.plan import (
-    BuildPaths,
-    BuildPlan,
-    Options,
-    plan_build,
-    plan_digest,
-    unaccepted,
-)
+from pipeline.ort_build.accepted_options import Options, unaccepted
+from pipeline.ort_build.plan import BuildPaths, BuildPlan, plan_build, plan_digest
 from pipeline.ort_build.request import Request
 from pipeline.required_ops import parse, render
 from tests.ort_build.build_requests import OPERATORS, request, requests

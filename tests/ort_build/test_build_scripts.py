@@ -17,6 +17,7 @@ from device_runner.files import cache_folder
 from pipeline.config import Platform
 from pipeline.config.tables import BuildKind, Dependencies
 from pipeline.core.errors import ConfigError
+from pipeline.ort_build.accepted_options import options_in, tree_options, unaccepted
 from pipeline.ort_build.doctor import cmake_minimum
 from pipeline.ort_build.plan import (
     AAR_SCRIPT,
@@ -25,10 +26,7 @@ from pipeline.ort_build.plan import (
     EXTENDED_OPTIMIZERS,
     BuildPaths,
     BuildPlan,
-    options_in,
     plan_build,
-    tree_options,
-    unaccepted,
 )
 from pipeline.ort_build.run import source_digest
 from pipeline.ort_build.tree import check_release, tree_release

@@ -18,7 +18,8 @@ from pipeline.core.releases import line_of
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings, make_settings
 from pipeline.partition.judge import PartitionRequest, judge, judge_views
-from pipeline.partition.reference import claims_of_named, same_claims
+from pipeline.partition.library_claims import same_claims
+from pipeline.partition.reference import claims_of_named
 from pipeline.partition.subject import name_nodes, open_views
 from tests.random_graphs import odd_quantization
 

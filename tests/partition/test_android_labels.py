@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.core.releases import has_rules, line_of
 from pipeline.partition.graph import Graph, bodies
-from pipeline.partition.reference import LibraryClaims, same_claims
+from pipeline.partition.library_claims import LibraryClaims, same_claims
 from pipeline.partition.rules import claim
 from tests.android_labels import BASE, SETTINGS, USUAL, android_labels, android_settings, claimed
 from tests.recorded_graphs import record, unpack

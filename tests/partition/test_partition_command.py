@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from pipeline.model.ort_format import Reader, present
+from pipeline.model.flatbuffer import Reader, present
 from tests.command import Done, ort_mobile
 from tests.ort_models import parsed
 from tests.partition_samples import chain

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pipeline.partition.answer import Decision, LoadForecast, ModelAnswer, Settings
-from pipeline.partition.reference import LibraryClaims, as_answer, diff_claims, differing, same_claims
+from pipeline.partition.library_claims import LibraryClaims, as_answer, diff_claims, differing, same_claims
 
 NNAPI = Settings(provider="nnapi", ort_release=(1, 29))
 NAMES = ("a", "b", "c", "d")

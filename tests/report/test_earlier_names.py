@@ -8,7 +8,7 @@ from pipeline.campaign.record import FailureRow, Skipped
 from pipeline.campaign.statistics.groups import Caution
 from pipeline.check.library_proof import ProofFinding
 from pipeline.core.errors import Finding
-from pipeline.features.doctor.checks import DoctorFinding
+from pipeline.features.doctor.finding import DoctorFinding
 from pipeline.partition.placement import ClaimReason
 from pipeline.report.model import Withheld
 

@@ -1,10 +1,6 @@
-"""The performance checklist: what checks look at (graph, device, library, a profiled run), and what each proposes."""
+"""The performance checklist: what each check proposes for a model that was `examined`."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -13,192 +9,14 @@ from device_runner import local as local_device
 from device_runner import options as runner_options
 from device_runner import providers as runner_providers
 from device_runner import spec as run_spec
-from device_runner.device import DeviceFacts
-from device_runner.problem import Problem
-from device_runner.result import RunResult
-from device_runner.spec import OptimizationLevel, RunOptions
-from pipeline.campaign import run_options
-from pipeline.campaign.statistics import compare as run_compare
-from pipeline.check import compare as output_compare
+from device_runner.spec import OptimizationLevel
 from pipeline.core import providers as provider_rules
-from pipeline.core import releases as ort_releases
 from pipeline.core.releases import Release
+from pipeline.features.doctor.examined import ExaminedModel
+from pipeline.features.doctor.finding import DoctorFinding, MeasuredRemedy, Outcome, Remedy
 from pipeline.job import predicted
-from pipeline.model import signature
-from pipeline.model.sources import SourceModel
-from pipeline.partition import answer as claim_answer
-from pipeline.partition import judge, kept
-from pipeline.partition import subject as partition_subject
+from pipeline.partition import kept
 from pipeline.passes import surgery
-
-HEAVY = frozenset({
-    "Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Attention", "FusedConv", "QLinearConv",
-    "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeMatMul", "MatMulNBits",
-})  # fmt: skip
-"""Operators that take time by computing: the others mostly move memory."""
-
-QUANTIZED = frozenset(
-    {
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-        "QLinearConv",
-        "QLinearMatMul",
-        "ConvInteger",
-        "MatMulInteger",
-        "DynamicQuantizeMatMul",
-        "MatMulNBits",
-        "QGemm",
-    }
-)
-
-
-class Remedy(msgspec.Struct, frozen=True, kw_only=True):
-    """What is changed to see whether it helps.
-
-    `settings` are keys of [[runs]] with their values; `level` is the optimization level of an .onnx file; `without` are
-    session config keys that are left out; `steps` are passes as `ort-mobile transform --do` has them; `ort_format`
-    converts to ORT format at level all. `lossy`: outputs are expected to differ by the precision of half floats.
-    """
-
-    name: str
-    settings: dict[str, Any] = {}
-    level: OptimizationLevel | None = None
-    without: tuple[str, ...] = ()
-    steps: tuple[str, ...] = ()
-    ort_format: bool = False
-    lossy: bool = False
-
-    @property
-    def file_key(self) -> tuple[tuple[str, ...], bool]:
-        """Remedies with the same key run the same file; that of the model itself is empty."""
-        return self.steps, self.ort_format
-
-    def options(self, start: RunOptions) -> RunOptions:
-        """The run options with the remedy; a file in ORT format has no level of its own."""
-        kept = {key: value for key, value in start.session_config.items() if key not in self.without}
-        options = run_options.changed(msgspec.structs.replace(start, session_config=kept), self.settings)
-        level = OptimizationLevel.ALL if self.ort_format else self.level or options.optimization_level
-        return msgspec.structs.replace(options, optimization_level=level)
-
-
-def together(remedies: Sequence[Remedy]) -> Remedy:
-    """All remedies at once; where two set the same, the later one counts."""
-    settings: dict[str, Any] = {}
-    for remedy in remedies:
-        for key, value in remedy.settings.items():
-            settings[key] = {**settings.get(key, {}), **value} if isinstance(value, dict) else value
-    return Remedy(
-        name=" + ".join(remedy.name for remedy in remedies),
-        settings=settings,
-        level=next((remedy.level for remedy in reversed(remedies) if remedy.level), None),
-        without=tuple(dict.fromkeys(key for remedy in remedies for key in remedy.without)),
-        steps=tuple(dict.fromkeys(step for remedy in remedies for step in remedy.steps)),
-        ort_format=any(remedy.ort_format for remedy in remedies),
-        lossy=any(remedy.lossy for remedy in remedies),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExaminedModel:
-    """Everything that a check may decide by. `usual` is a run of the start, `profiled` one with the profiler on.
-
-    `sizes` are those that dynamic dimensions were given. The others are of the graph, as `examine` finds them: `width`
-    is how many heavy operators can run at the same time at most; `open` are the names of dynamic dimensions;
-    `overridable` counts initializers that are inputs, too. `answers` are by the provider's name in run options, of
-    those that are in the library and have rules.
-    """
-
-    path: str
-    start: RunOptions
-    facts: DeviceFacts
-    usual: RunResult
-    profiled: RunResult
-    sizes: dict[str, int] = field(default_factory=dict)
-    operators: dict[str, int] = field(default_factory=dict)
-    width: int = 0
-    open: tuple[str, ...] = ()
-    overridable: int = 0
-    half: bool = False
-    answers: dict[str, claim_answer.ModelAnswer] = field(default_factory=dict)
-
-    @property
-    def precision(self) -> output_compare.OutputPrecision:
-        """What the model computes in."""
-        if self.quantized:
-            return output_compare.OutputPrecision.QUANTIZED
-        return output_compare.OutputPrecision.FLOAT16 if self.half else output_compare.OutputPrecision.FLOAT32
-
-    @property
-    def quantized(self) -> bool:
-        """Whether any operator is a quantized one."""
-        return not QUANTIZED.isdisjoint(self.operators)
-
-    @property
-    def is_onnx(self) -> bool:
-        """Whether the file is what sessions still optimize."""
-        return not self.path.lower().endswith(".ort")
-
-    @property
-    def release(self) -> Release:
-        """The library's release."""
-        return ort_releases.line_of(self.usual.ort_version)
-
-    @property
-    def cores(self) -> int:
-        """The device's cores; 0 where it does not tell."""
-        return len(self.facts.core_max_mhz)
-
-    @property
-    def fast_cores(self) -> tuple[int, ...]:
-        """Numbers, from 1, of the cores that are not of the slowest kind; all where they are equal."""
-        mhz = self.facts.core_max_mhz
-        fast = tuple(number for number, speed in enumerate(mhz, 1) if speed > min(mhz))
-        return fast or tuple(range(1, len(mhz) + 1))
-
-    def share(self, *operators: str) -> float:
-        """The share of operators in the time of the profiled run."""
-        rows = self.profiled.profile.operators if self.profiled.profile else ()
-        return sum(row.share for row in rows if row.operator in operators)
-
-    def nodes(self, *operators: str) -> int:
-        """How many nodes of operators the profiled run had."""
-        rows = self.profiled.profile.operators if self.profiled.profile else ()
-        return sum(row.nodes for row in rows if row.operator in operators)
-
-
-def examine(model: ExaminedModel, settings: tuple[claim_answer.Settings, ...]) -> ExaminedModel:
-    """The model with what its graph has and the rules of providers say; ModelError for what is no model. In a worker.
-
-    Bodies of control flow are not looked into.
-    """
-    source = SourceModel(path=model.path)
-    with partition_subject.scratch_folder(source) as folder:
-        views = partition_subject.open_views(source, claim_answer.Optimize.NONE, folder, {})
-        graph = views.of(claim_answer.Settings(provider=provider_rules.XNNPACK)).shown
-        names = (
-            tuple(signature.names_of(signature.open_axes(signature.own_inputs(views.loaded.proto))))
-            if views.loaded
-            else ()
-        )
-    levels: dict[str, int] = {}
-    heavy: Counter[int] = Counter()
-    for index in graph.order:
-        node = graph.nodes[index]
-        level = max((levels.get(name, 0) for name in node.inputs), default=0) + (node.op_type in HEAVY)
-        heavy[level] += node.op_type in HEAVY
-        levels.update(dict.fromkeys(node.outputs, level))
-    asked = (judge.PartitionRequest(source=source, settings=setting, likely=True) for setting in settings)
-    return replace(
-        model,
-        operators=dict(Counter(node.op_type for node in graph.nodes.values()).most_common()),
-        width=max(heavy.values(), default=0),
-        open=names,
-        overridable=len(graph.overridable),
-        half=any(graph.value(name).dtype == "f16" for node in graph.nodes.values() for name in node.outputs if name),
-        answers={request.settings.rules.provider: judge.judge(request) for request in asked},
-    )
-
 
 THREADING = "performance/tune-performance/threading.html"
 MEMORY = "performance/tune-performance/memory.html"
@@ -229,77 +47,6 @@ WORTH_TELLING = 0.01
 
 SLOW_FIRST_RUN = 2.0
 """From how many times the usual inference on the first one is worth a warm-up."""
-
-
-class Outcome(StrEnum):
-    """What came of a check."""
-
-    GAIN = "gain"
-    """A remedy is faster, by the rule for verdicts."""
-    NO_GAIN = "no gain shown"
-    NOTE = "note"
-    """Something to know or to do that was not measured."""
-    UNTESTED = "not tested"
-    """It could not be measured: it failed, or the time was over."""
-    NOT_APPLICABLE = "does not apply"
-
-
-class MeasuredRemedy(msgspec.Struct, frozen=True, kw_only=True):
-    """A remedy with what it gave over all rounds, each compared with the start of the same round.
-
-    `run` names the run options. `why` says why there is no number, or why a number does not count: the run failed,
-    its outputs differ from the start's, the time was over. `memory_bytes` is the median of the peaks. `set` are the
-    lines of a config that set it, `commands` what makes the file, `calls` lines of an app's code in `language`.
-    """
-
-    remedy: Remedy
-    run: str
-    set: tuple[str, ...] = ()
-    commands: tuple[str, ...] = ()
-    calls: tuple[str, ...] = ()
-    language: str = ""
-    why: str = ""
-    rounds: int = 0
-    median_ns: float | None = None
-    latency: run_compare.Comparison | None = None
-    load: run_compare.Comparison | None = None
-    first_run: run_compare.Comparison | None = None
-    memory_bytes: int = 0
-
-    @property
-    def gains(self) -> bool:
-        """Whether it is faster and nothing speaks against it."""
-        return not self.why and self.latency is not None and self.latency.verdict is run_compare.Verdict.FASTER
-
-    @property
-    def loads_faster(self) -> bool:
-        """Whether sessions are created faster, and inferences were not shown to be slower."""
-        slower = self.latency is None or self.latency.verdict in (run_compare.Verdict.SLOWER, run_compare.Verdict.MIXED)
-        return not self.why and not slower and self.load is not None and self.load.verdict is run_compare.Verdict.FASTER
-
-    @property
-    def ratio(self) -> float:
-        """Of latencies, for sorting, by what decides: 1 where none is known."""
-        return self.latency.deciding_ratio if self.latency else 1.0
-
-
-class DoctorFinding(Problem, frozen=True, kw_only=True):
-    """What one check found, or why it does not apply; the advice is what to do that is no setting.
-
-    `source` is the page below onnxruntime.ai/docs/ that gives it, `share` the share of the time that it concerns,
-    `best` the name of the remedy that gains most.
-    """
-
-    code: str = msgspec.field(name="check")
-    title: str
-    how: str
-    source: str
-    outcome: Outcome
-    what: str = msgspec.field(default="", name="text")
-    remedy: str = msgspec.field(default="", name="advice")
-    share: float | None = None
-    best: str = ""
-    measured: tuple[MeasuredRemedy, ...] = ()
 
 
 Propose = Callable[[DoctorFinding, ExaminedModel], DoctorFinding]

@@ -40,7 +40,9 @@ from pipeline.core.progress import Progress
 from pipeline.dataset import dataset
 from pipeline.dataset import guess as data_guess
 from pipeline.features.doctor import diagnosis
-from pipeline.features.doctor.checks import CHECKS, ExaminedModel, MeasuredRemedy, Remedy, examine, together
+from pipeline.features.doctor.checks import CHECKS
+from pipeline.features.doctor.examined import ExaminedModel, examine
+from pipeline.features.doctor.finding import MeasuredRemedy, Remedy, together
 from pipeline.job import bench as job_bench
 from pipeline.job import campaigns, file_runs, models, predicted, template
 from pipeline.model import sources as model_sources

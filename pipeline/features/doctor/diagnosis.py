@@ -16,7 +16,7 @@ from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import compare as run_compare
 from pipeline.core import errors as core_errors
 from pipeline.core import groups as counting
-from pipeline.features.doctor.checks import DoctorFinding, MeasuredRemedy, Outcome
+from pipeline.features.doctor.finding import DoctorFinding, MeasuredRemedy, Outcome
 from pipeline.report import wording
 
 DIAGNOSIS_VERSION: Final = 1

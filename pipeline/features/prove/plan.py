@@ -30,8 +30,7 @@ from pipeline.core import custom_ops as core_custom_ops
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError, Severity
 from pipeline.model import ort_format
-from pipeline.partition import graph as partition_graph
-from pipeline.partition import units as partition_units
+from pipeline.partition import file_graph, processors
 from pipeline.release import manifest as bundle_manifest
 from pipeline.required_ops import proof as required_ops_proof
 
@@ -268,8 +267,8 @@ def with_cause(
     refused = read is not None and finding.code is library_proof.FindingKind.PROVIDER_REFUSED
     if (
         refused
-        and provider in partition_units.BY_UNITS
-        and (clips := partition_units.clips_by_processor(partition_graph.view_of_file(file)))
+        and provider in processors.BY_UNITS
+        and (clips := processors.clips_by_processor(file_graph.view_of_file(file)))
     ):
         remedy = (
             AWARE_OF_ABI.format(abi=runtime.abis[0])

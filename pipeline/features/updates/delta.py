@@ -3,233 +3,41 @@
 A delta is a ZIP of stored members: `delta.json`, and for each file of the new bundle that the old one does not have the
 smallest of three forms (release_consumers R.5): compressed alone, as a patch of a file of the old bundle, or as the
 differences of its weights and a patch of what is between them. Needs the package zstandard (extra `delta`).
-
-Weights of a fine-tuned model all differ a little: tensors of two ORT files are matched by their names, wherever they
-lie, and their numbers subtracted in the order of their values. Nothing has to know the format when a delta is applied.
 """
 
 import contextlib
 import errno
 import io
-import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO, Literal, TypeAlias, cast
+from typing import BinaryIO, Literal, cast
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from device_runner import files as runner_files
 from device_runner import untrusted_files
 from pipeline.core import documents
 from pipeline.core import errors as core_errors
 from pipeline.core import files as storage
-from pipeline.core.errors import CheckFailed, ConfigError, ModelError
-from pipeline.model import ort_format
+from pipeline.core.errors import CheckFailed, ConfigError
+from pipeline.features.updates.regions import (
+    Region,
+    copy_exactly,
+    gaps_of,
+    refuse_outside,
+    regions_of,
+    words_of,
+    write_gaps,
+    write_words,
+)
 from pipeline.release import app_fit, opened, signature
 from pipeline.release import bundle as release_bundle
 from pipeline.release import manifest as bundle_manifest
-
-Kind: TypeAlias = Literal["f2", "f4", "f8", "i1", "i2", "i4", "i8"]
-"""How the numbers of a region are subtracted: floats or integers, and their bytes."""
-
-ONNX_KINDS: dict[int, Kind] = {
-    1: "f4",
-    2: "i1",
-    3: "i1",
-    4: "i2",
-    5: "i2",
-    6: "i4",
-    7: "i8",
-    10: "f2",
-    11: "f8",
-    12: "i4",
-    13: "i8",
-    16: "f2",
-}
-"""By ONNX's code of an element type; any other, such as two 4-bit numbers in a byte, are taken as bytes."""
-
-
-class Region(msgspec.Struct, frozen=True, array_like=True):
-    """Bytes of the new file that are the old file's with a difference: where they begin in each, and how many."""
-
-    old: int
-    new: int
-    length: int
-    kind: Kind
-
-
-def regions_of(before: bytes, content: bytes) -> tuple[Region, ...]:
-    """The tensors that two ORT files have in common, in the order of the new one, none reaching into another.
-
-    For other contents of one length that is all of them as 32-bit floats, and nothing for those of different lengths.
-    """
-    try:  # the weights by the number of their graph and their name
-        old, new = (
-            {
-                (index, tensor.name): tensor
-                for index, graph in enumerate(ort_format.parse_ort(data, "a model").graph.walk())
-                for tensor in graph.initializers.values()
-                if tensor.length
-            }
-            for data in (before, content)
-        )
-    except ModelError:
-        length = len(content)
-        return (Region(old=0, new=0, length=length, kind="f4"),) if len(before) == length else ()
-    pairs = [(old[key], tensor) for key, tensor in new.items() if key in old and old[key].length == tensor.length]
-    regions, end = [], 0
-    for was, tensor in sorted(pairs, key=lambda pair: pair[1].offset):
-        kind = ONNX_KINDS.get(tensor.data_type, "i1")
-        if tensor.offset >= end and tensor.length % int(kind[1]) == 0:
-            regions.append(Region(old=was.offset, new=tensor.offset, length=tensor.length, kind=kind))
-            end = tensor.offset + tensor.length
-    return tuple(regions)
-
-
-def gaps_of(content: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
-    """What lies between spans, each a first position and a length."""
-    parts, at = [], 0
-    for start, length in sorted(spans):
-        parts.append(content[at:start])
-        at = max(at, start + length)
-    return b"".join([*parts, content[at:]])
-
-
-def write_gaps(source: BinaryIO, regions: Sequence[Region], size: int, out: BinaryIO) -> None:
-    """Write what lies between regions, in their order, to its places in a file of `size` bytes.
-
-    Raises ValueError where that is more or less than `source` has.
-    """
-    at = 0
-    for start, length in [*((region.new, region.length) for region in regions), (size, 0)]:
-        out.seek(at)
-        copy_exactly(source, out, start - at)
-        at = start + length
-    if source.read(1):
-        raise ValueError("its regions and what is between them do not make the file")
-
-
-def copy_exactly(source: BinaryIO, out: BinaryIO, size: int) -> None:
-    """Copy so many bytes in pieces; raises ValueError where there are fewer."""
-    while size:
-        piece = source.read(min(size, storage.CHUNK_BYTES))
-        if not piece:
-            raise ValueError("it has fewer bytes than stated")
-        size -= out.write(piece)
-
-
-def refuse_outside(regions: Sequence[Region], old: int, new: int) -> None:
-    """Raise ValueError for regions that overlap, are out of order or leave files of these sizes."""
-    at = 0
-    for region in regions:
-        if (
-            region.new < at
-            or min(region.old, region.length) < 0
-            or region.new + region.length > new
-            or region.old + region.length > old
-        ):
-            raise ValueError("a region of weights lies outside of its file")
-        at = region.new + region.length
-
-
-def words_of(before: bytes, content: bytes, regions: Sequence[Region]) -> bytes:
-    """The differences inside all regions, those of one kind together: small for weights that changed a little.
-
-    Bits of floats in the order of their values, differences as unsigned numbers with the sign last, all highest bytes
-    first, then the next; a rest of less than a number as it is.
-    """
-    parts = []
-    for kind in dict.fromkeys(region.kind for region in regions):
-        of_kind = [region for region in regions if region.kind == kind]
-        was = b"".join(before[region.old : region.old + region.length] for region in of_kind)
-        now = b"".join(content[region.new : region.new + region.length] for region in of_kind)
-        width = int(kind[1])
-        steps = (_ordered(now, kind) - _ordered(was, kind)).view(f"i{width}")
-        unsigned = ((steps << 1) ^ (steps >> (8 * width - 1))).view(f"u{width}")
-        planes = np.ascontiguousarray(unsigned.astype(f">u{width}").view(np.uint8).reshape(-1, width).T)
-        parts += [planes.tobytes(), now[len(now) // width * width :]]
-    return b"".join(parts)
-
-
-def write_words(before: BinaryIO, words: BinaryIO, regions: Sequence[Region], out: BinaryIO) -> None:
-    """Write what is inside each region to its place in `out`, of what `words_of` made, in pieces of `CHUNK_BYTES`.
-
-    `before` and `words` are files. Raises ValueError where one of them ends too early.
-    """
-    start = 0
-    for kind in dict.fromkeys(region.kind for region in regions):
-        of_kind = [region for region in regions if region.kind == kind]
-        total, width = sum(region.length for region in of_kind), int(kind[1])
-        count, done = total // width, 0
-        for piece in cut(of_kind, storage.CHUNK_BYTES):
-            was = b"".join(_bytes_at(before, region.old, region.length) for region in piece)
-            numbers, rest = divmod(len(was), width)
-            planes = (_bytes_at(words, start + plane * count + done, numbers) for plane in range(width))
-            now = _added(was, b"".join(planes), kind) + _bytes_at(words, start + count * width, rest)
-            at = 0
-            for region in piece:
-                out.seek(region.new)
-                out.write(now[at : at + region.length])
-                at += region.length
-            done += numbers
-        start += total
-
-
-def cut(regions: Iterable[Region], size: int) -> Iterator[list[Region]]:
-    """Regions, divided where that is needed, in groups of `size` bytes, the last one of what is left."""
-    group: list[Region] = []
-    left = size
-    for region in regions:
-        done = 0
-        while done < region.length:
-            length = min(left, region.length - done)
-            group.append(Region(old=region.old + done, new=region.new + done, length=length, kind=region.kind))
-            done, left = done + length, left - length
-            if not left:
-                yield group
-                group, left = [], size
-    if group:
-        yield group
-
-
-def _bytes_at(file: BinaryIO, start: int, length: int) -> bytes:
-    with _reading(str(file.name)):
-        content = os.pread(file.fileno(), length, start)
-    if len(content) < length:
-        raise ValueError("a region of weights lies outside of its file")
-    return content
-
-
-def _added(was: bytes, differences: bytes, kind: Kind) -> bytes:
-    """The numbers of some bytes, changed by differences as `words_of` writes them, without a rest of less than one."""
-    width = int(kind[1])
-    planes = np.frombuffer(differences, np.uint8).reshape(width, -1)
-    unsigned = np.ascontiguousarray(planes.T).view(f">u{width}").ravel().astype(f"u{width}")
-    ordered = _ordered(was, kind) + ((unsigned >> 1) ^ (~(unsigned & 1) + 1))
-    signs = 1 - (ordered >> (8 * width - 1))
-    bits: npt.NDArray[Any] = ordered ^ _flip(signs, width) if kind[0] == "f" else ordered
-    return bits.astype(f"<u{width}").tobytes()
-
-
-def _ordered(content: bytes, kind: Kind) -> npt.NDArray[Any]:
-    """Numbers as unsigned ones: bits of floats in the order of the floats, those of integers as they are."""
-    width = int(kind[1])
-    bits = np.frombuffer(content, f"<u{width}", len(content) // width).astype(f"u{width}")
-    return bits ^ _flip(bits >> (8 * width - 1), width) if kind[0] == "f" else bits
-
-
-def _flip(negative: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
-    """What floats are changed by: all bits of negative ones, the sign of others."""
-    every, sign = np.array([-1], f"i{width}").view(f"u{width}"), np.array([1 << (8 * width - 1)], f"u{width}")
-    return np.where(negative.astype(bool), every, sign)
-
 
 ANY_APP = app_fit.App()
 """Nothing is known of the app."""
@@ -449,18 +257,8 @@ class _Archive(io.FileIO):
         """As of every file; raises BadZipFile for more, and our errors, since zipfile takes OSError for damage."""
         if 0 <= self.most < (size or 0):
             raise zipfile.BadZipFile(f"its list of members has more than {self.most:,} bytes")
-        with _reading(str(self.name)):
+        with storage.reading_errors(str(self.name)):
             return super().read(size)
-
-
-@contextlib.contextmanager
-def _reading(path: Path | str) -> Iterator[None]:
-    """Turn what the system says about reading into our errors, with the file that a failed read does not name."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise storage.os_error(error) from error
 
 
 def _verify_signer(folder: Path, manifest: bundle_manifest.Manifest, key: Path | None, shown: Path) -> None:
@@ -657,7 +455,7 @@ def _make(archive: zipfile.ZipFile, old: Path, digests: Mapping[str, str], new: 
                     copy_exactly(source, out, file.size_bytes)
                     if source.read(1):
                         raise ValueError(f"{file.member[:200]} would have another size than stated")
-    with _reading(target):
+    with storage.reading_errors(target):
         finished = (
             target.is_file() and target.stat().st_size == file.size_bytes and storage.sha256_of(target) == file.sha256
         )
@@ -666,7 +464,7 @@ def _make(archive: zipfile.ZipFile, old: Path, digests: Mapping[str, str], new: 
 
 
 def _base(path: Path) -> bytes:
-    with _reading(path):
+    with storage.reading_errors(path):
         return untrusted_files.read_regular(path, LARGEST_BASE)
 
 

@@ -16,7 +16,8 @@ from pipeline.partition.rules import (
     show_shape,
     version_refusal,
 )
-from pipeline.partition.units import Case, node_units, selection_crash
+from pipeline.partition.selectors import node_units, selection_crash
+from pipeline.partition.units import Case
 from pipeline.providers.nnapi.load import build_refusal, crash_in_file, forecast
 from pipeline.providers.nnapi.rules import INTERNAL_U8, LONELY, TABLE
 

@@ -19,18 +19,7 @@ from pipeline.campaign.run_options import options_name
 from pipeline.campaign.statistics.compare import DecisionRule
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import MissingError
-from pipeline.features.doctor.checks import (
-    CAST_KEY,
-    CHECKS,
-    DENORMAL_KEY,
-    DoctorFinding,
-    ExaminedModel,
-    MeasuredRemedy,
-    Outcome,
-    Remedy,
-    examine,
-    together,
-)
+from pipeline.features.doctor.checks import CAST_KEY, CHECKS, DENORMAL_KEY
 from pipeline.features.doctor.diagnosis import (
     Start,
     finding_of_check,
@@ -39,6 +28,8 @@ from pipeline.features.doctor.diagnosis import (
     typical,
     winners,
 )
+from pipeline.features.doctor.examined import ExaminedModel, examine
+from pipeline.features.doctor.finding import DoctorFinding, MeasuredRemedy, Outcome, Remedy, together
 from pipeline.partition.answer import ModelAnswer, Settings, SizedAnswer
 from tests.onnx_samples import parsed_nodes
 from tests.report_samples import BAD, GOOD, record

@@ -18,9 +18,10 @@ from pipeline.campaign.store import open_store
 from pipeline.config import MeasureConfig
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.progress import NoProgress
-from pipeline.features.doctor.checks import CHECKS, Outcome
+from pipeline.features.doctor.checks import CHECKS
 from pipeline.features.doctor.diagnose import diagnose
 from pipeline.features.doctor.diagnosis import parts
+from pipeline.features.doctor.finding import Outcome
 from pipeline.job.file_runs import PerfOrder
 from pipeline.report.wording import markdown
 from tests.command import ort_mobile

@@ -9,9 +9,9 @@ from device_runner.device import DeviceFacts
 from device_runner.spec import RunOptions
 from pipeline.campaign.statistics.compare import Comparison, Verdict
 from pipeline.convert.request import OptimizerPlatform
-from pipeline.features.doctor.checks import DoctorFinding, MeasuredRemedy, Outcome, Remedy
 from pipeline.features.doctor.diagnose import ModelOnDevice
 from pipeline.features.doctor.diagnosis import Diagnosis, RemediesTogether, Start, sections
+from pipeline.features.doctor.finding import DoctorFinding, MeasuredRemedy, Outcome, Remedy
 from pipeline.report.wording import markdown
 
 

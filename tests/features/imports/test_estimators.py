@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import ConfigError, MissingError
-from pipeline.features.imports import estimators, job
+from pipeline.features.imports import estimators, frameworks
 from pipeline.features.imports.trained import Trained, check_arguments
 from tests.command import Done, ort_mobile
 
@@ -136,15 +136,15 @@ def test_a_converter_that_is_not_installed_is_named_with_its_extra(monkeypatch: 
     [(["embed"], "", "embed"), (["embed", "serving_default"], "", "serving_default"), (["a", "b"], "b", "b")],
 )
 def test_a_signature_is_chosen_where_it_is_clear(names: list[str], asked: str, chosen: str) -> None:
-    assert job.chosen_signature(names, asked, "saved") == chosen
+    assert frameworks.chosen_signature(names, asked, "saved") == chosen
 
 
 def test_a_signature_is_asked_for() -> None:
     with pytest.raises(ConfigError) as caught:
-        job.chosen_signature(["score", "embed"], "", "saved")
+        frameworks.chosen_signature(["score", "embed"], "", "saved")
     assert caught.value.remedy == "name one, as in saved:embed"
     with pytest.raises(ConfigError, match="no signature 'x'"):
-        job.chosen_signature(["score", "embed"], "x", "saved")
+        frameworks.chosen_signature(["score", "embed"], "x", "saved")
 
 
 def test_a_lambda_layer_in_a_file_is_known(tmp_path: Path) -> None:
@@ -154,6 +154,6 @@ def test_a_lambda_layer_in_a_file_is_known(tmp_path: Path) -> None:
     for name, has in (("Lambda", True), ("Dense", False)):
         with zipfile.ZipFile(tmp_path / "m.keras", "w") as packed:
             packed.writestr("config.json", json.dumps({"config": {"layers": [{"class_name": name}]}}))
-        assert job.has_code(tmp_path / "m.keras") is has
+        assert frameworks.has_code(tmp_path / "m.keras") is has
     (tmp_path / "m.h5").write_bytes(b"\x89HDF")
-    assert not job.has_code(tmp_path / "m.h5")
+    assert not frameworks.has_code(tmp_path / "m.h5")

@@ -12,7 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 from pipeline.core.errors import MissingError, ModelError
-from pipeline.features.imports import job
+from pipeline.features.imports import frameworks
 from pipeline.features.imports.job import ComparedInputs, compare, refuse_unknown
 from pipeline.features.imports.trained import Trained
 from pipeline.model.onnx_model import load_model
@@ -224,7 +224,7 @@ def test_what_is_no_source_is_one_error_and_no_file(source: str, code: int, why:
 
 
 def test_a_framework_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = job.FRAMEWORKS[0]
+    row = frameworks.FRAMEWORKS[0]
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(MissingError) as caught:
         row.need("train:model")

@@ -23,16 +23,8 @@ from onnx import numpy_helper
 from device_runner.files import staging_folder
 from device_runner.spec import RunOptions
 from pipeline.features.updates import delta
-from pipeline.features.updates.delta import (
-    DELTA_FILE,
-    Kind,
-    Region,
-    gaps_of,
-    words_of,
-    write_delta,
-    write_gaps,
-    write_words,
-)
+from pipeline.features.updates.delta import DELTA_FILE, write_delta
+from pipeline.features.updates.regions import Kind, Region, gaps_of, words_of, write_gaps, write_words
 from pipeline.release import manifest
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import MANIFEST_FILE, SIGNATURE_FILE, verify_bundle
