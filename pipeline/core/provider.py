@@ -8,6 +8,24 @@ from pipeline.core.releases import Release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compiler:
+    """A package with the compiler of chips, which knows what a provider takes.
+
+    `host` is the only system on which it offers an NPU, as `sys.platform` and `platform.machine()` name it, with the
+    name that people know; `extra` is that of ours which installs it.
+    """
+
+    title: str
+    package: str
+    module: str
+    extra: str
+    host: str
+    host_title: str
+    knows: str
+    licence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderRules:
     """An execution provider, in one model format, whose claims are known: by rules, or from its own compiler.
 
@@ -16,8 +34,8 @@ class ProviderRules:
     `on_cpu`: its kernels compute on the CPU, so that borders cost nothing and partitions are not counted.
     `copies`: it takes nodes one by one, and what its borders cost is counted in copies for each inference.
     `aware`: variants can be aware of it. `by_api_level`, `by_coreml_version`: its claims depend on the phone's API
-    level, or on the version of Core ML there. `by_chip`: they depend on the chip, and the compiler of the chips gives
-    them. `logs_claims`: libraries from before 1.24 log what it claims.
+    level, or on the version of Core ML there. `compiler`: they depend on the chip, and the compiler of the chips
+    gives them. `logs_claims`: libraries from before 1.24 log what it claims.
     """
 
     name: str
@@ -30,8 +48,13 @@ class ProviderRules:
     aware: bool = True
     by_api_level: bool = False
     by_coreml_version: bool = False
-    by_chip: bool = False
+    compiler: Compiler | None = None
     logs_claims: bool = False
+
+    @property
+    def by_chip(self) -> bool:
+        """Whether its claims depend on the chip."""
+        return self.compiler is not None
 
     @property
     def run(self) -> runner_providers.ExecutionProvider:

@@ -30,7 +30,6 @@ from pipeline.core.variant import Artifact
 from pipeline.job.bench import libraries_by_device
 from pipeline.job.predicted import predict
 from pipeline.job.run import campaign_plan
-from pipeline.job.targets import oldest_release
 
 LIBRARIES = "libraries"
 """The folder of libraries that targets name by a path, each by the digest of that path."""
@@ -185,7 +184,7 @@ def plan_here(
     predictions, _ = predict(
         planned_runs,
         {facts.name: facts},
-        oldest_release(config.targets),
+        config.targets,
         carried.folder / storage.ARTIFACTS,
         core_progress.NoProgress(),
     )

@@ -9,6 +9,7 @@ from device_runner import profile as ort_profile
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions
+from pipeline import config as configs
 from pipeline.campaign import planned as campaign_planned
 from pipeline.campaign import record as campaign_record
 from pipeline.core import errors as core_errors
@@ -16,6 +17,7 @@ from pipeline.core import providers as provider_rules
 from pipeline.core import workers
 from pipeline.core.errors import ConfigError, Finding
 from pipeline.core.progress import Progress
+from pipeline.job.targets import oldest_release
 from pipeline.model.sources import SourceModel
 from pipeline.partition import answer as claim_answer
 from pipeline.partition import judge
@@ -27,7 +29,7 @@ from pipeline.report import profiles as report_profiles
 def predict(
     planned_runs: Sequence[campaign_planned.PlannedRun],
     facts: Mapping[str, DeviceFacts],
-    release: str,
+    targets: Sequence[configs.Target],
     folder: Path,
     progress: Progress,
 ) -> tuple[dict[str, campaign_record.Prediction], tuple[node_placement.Placement, ...]]:
@@ -35,6 +37,7 @@ def predict(
 
     And of each model and provider the graph that it claims most of.
     """
+    release = oldest_release(targets)  # its rules say what is expected of runs
     asked: dict[str, tuple[judge.PartitionRequest, int, list[campaign_planned.PlannedRun]]] = {}
     for planned in planned_runs:
         settings = settings_of(planned.options, facts[planned.device], release)

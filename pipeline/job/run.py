@@ -60,7 +60,6 @@ from pipeline.job.predicted import predict
 from pipeline.job.prepare import Prepared, prepare
 from pipeline.job.quick import QUICKER, left_out, quick, with_none
 from pipeline.job.stored import keep_campaign, kept_campaigns, locked
-from pipeline.job.targets import oldest_release
 from pipeline.model import sources as model_sources
 from pipeline.partition import placement as node_placement
 from pipeline.release import custom_ops as release_custom_ops
@@ -271,8 +270,9 @@ class CampaignJob:
             libraries = libraries_by_device(bench.facts, self.config.targets, self.options.library)
             possible, refused = self.possible(legal, bench.devices, libraries, change_layout=True)
             runs = planning.in_modes(possible, self.config.measure)
-            release = oldest_release(self.config.targets)  # its rules say what is expected of runs
-            predictions, placements = predict(runs, bench.facts, release, self.folder / storage.ARTIFACTS, progress)
+            predictions, placements = predict(
+                runs, bench.facts, self.config.targets, self.folder / storage.ARTIFACTS, progress
+            )
             # What a GPU's half precision does to the models that run on one, once for each in a precision.
             artifacts = {(a.model, a.variant.name): a for model in self.prepared for a in model.artifacts}
             on_gpu = {

@@ -1,4 +1,4 @@
-"""What Qualcomm's compiler said, kept by content: what was asked before starts no process and loads no model.
+"""What the compiler of chips said, kept by content: what was asked before starts no process and loads no model.
 
 This module is all that a kept answer loads, beside what shows it.
 """
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -25,26 +25,30 @@ from device_runner.errors import RunnerError
 from pipeline.core import errors as core_errors
 from pipeline.core import files as storage
 from pipeline.core import own_sources
+from pipeline.core import provider as core_provider
+from pipeline.core import providers as provider_rules
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import MissingError, PipelineError
 from pipeline.core.releases import Release
 from pipeline.model.sources import SourceModel
 from pipeline.partition import answer as claim_answer
 
-PACKAGE: Final = "onnxruntime_qnn"
-HOST = "linux on x86_64"
-"""The only system on which the compiler offers an NPU."""
-
 log = logging.getLogger(__name__)
 
 Kept = TypeVar("Kept", bound=msgspec.Struct)
+
+
+def compiler_facts() -> core_provider.Compiler:
+    """The compiler of chips: one provider has it."""
+    return next(rules.compiler for rules in provider_rules.PROVIDER_RULES.values() if rules.compiler)
 
 
 def compiler_name() -> str:
     """The compiler as answers name it, with the release of its package; MissingError without it."""
     if error := compiler_lacking():
         raise error
-    return f"onnxruntime-qnn {metadata.version('onnxruntime-qnn')}"
+    package = compiler_facts().package
+    return f"{package} {metadata.version(package)}"
 
 
 def require_compilers(asked: Iterable[claim_answer.Settings]) -> None:
@@ -55,26 +59,26 @@ def require_compilers(asked: Iterable[claim_answer.Settings]) -> None:
 
 def compiler_lacking() -> MissingError | None:
     """Why the compiler cannot be asked: no such host, no package, or an ONNX Runtime that it does not go with."""
-    licence = "its libraries are under Qualcomm's licence, which installing accepts"
+    facts = compiler_facts()
     system = f"{sys.platform} on {platform.machine()}"
-    if importlib.util.find_spec(PACKAGE) is None:
-        need = "" if system == HOST else f"; it needs Linux on x86-64, this is {system}"
+    if importlib.util.find_spec(facts.module) is None:
+        need = "" if system == facts.host else f"; it needs {facts.host_title}, this is {system}"
         return MissingError(
-            "Qualcomm's compiler for the NPU is not installed",
-            why=f"only it knows what a Snapdragon takes of a model{need}",
-            remedy=f"{core_errors.install_extra('qnn')} ({licence})",
+            f"{facts.title} is not installed",
+            why=f"{facts.knows}{need}",
+            remedy=f"{core_errors.install_extra(facts.extra)} ({facts.licence})",
         )
-    if system != HOST:
+    if system != facts.host:
         return MissingError(
-            "Qualcomm's compiler for the NPU does not work here",
+            f"{facts.title} does not work here",
             why=f"its package offers no NPU on {system}",
-            remedy="use a computer with Linux on x86-64",
+            remedy=f"use a computer with {facts.host_title}",
         )
-    needs = [re.match(r"onnxruntime *\(?>= *(\d+)\.(\d+)", requirement) for requirement in requires("onnxruntime-qnn")]
+    needs = [re.match(r"onnxruntime *\(?>= *(\d+)\.(\d+)", requirement) for requirement in requires(facts.package)]
     least = next(((int(match[1]), int(match[2])) for match in needs if match), None)
     if least and ort_releases.installed_release() < least:
         return MissingError(
-            "Qualcomm's compiler for the NPU does not go with the installed onnxruntime",
+            f"{facts.title} does not go with the installed onnxruntime",
             why=f"it needs {Release(*least)} or later, installed is {Release(*ort_releases.installed_release())}",
             remedy=f"install a later onnxruntime: {runner_errors.pip_install('--upgrade', 'onnxruntime')}",
         )

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -189,28 +190,35 @@ def test_wrong_questions_are_one_clear_error(arguments: tuple[str, ...], text: s
     assert text in partition(MNIST, *arguments, code=2).err
 
 
+def use_compiler(monkeypatch: pytest.MonkeyPatch, **facts: str) -> None:
+    """With other facts of the compiler."""
+    compiler = replace(kept.compiler_facts(), **facts)
+    monkeypatch.setattr(kept, "compiler_facts", lambda: compiler)
+
+
 def test_without_the_compiler_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "PACKAGE", "no_such_compiler")
+    use_compiler(monkeypatch, module="no_such_compiler")
     done = partition(MNIST, "--ep", "qnn", "--chip", "SM8650", code=3)
     assert "Qualcomm's compiler for the NPU is not installed" in done.err
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "text"),
+    ("compiler", "release", "text"),
     [
-        ("pipeline.partition.kept.PACKAGE", "no_such_compiler", "is not installed"),
-        ("pipeline.partition.kept.HOST", "another system", "offers no NPU on"),
-        ("pipeline.core.releases.installed_release", lambda: (1, 20), "it needs 1.24 or later, installed is 1.20"),
+        ({"module": "no_such_compiler"}, (1, 24), "is not installed"),
+        ({"host": "another system"}, (1, 24), "offers no NPU on"),
+        ({}, (1, 20), "it needs 1.24 or later, installed is 1.20"),
     ],
 )
 def test_what_keeps_the_compiler_from_being_asked_is_named(
-    setting: str, value: object, text: str, monkeypatch: pytest.MonkeyPatch
+    compiler: dict[str, str], release: tuple[int, int], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "PACKAGE", "onnxruntime")
+    use_compiler(monkeypatch, module="onnxruntime")
     monkeypatch.setattr(kept, "requires", lambda _: ["numpy>=1", "onnxruntime>=1.24.2"])
     monkeypatch.setattr("pipeline.core.releases.installed_release", lambda: (1, 24))
     assert kept.compiler_lacking() is None or sys.platform != "linux"
-    monkeypatch.setattr(setting, value)
+    use_compiler(monkeypatch, **compiler)
+    monkeypatch.setattr("pipeline.core.releases.installed_release", lambda: release)
     error = kept.compiler_lacking()
     assert error
     assert text in error.text

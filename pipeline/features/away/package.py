@@ -53,7 +53,6 @@ from pipeline.features.away.plan import (
 from pipeline.features.away.runner_kinds import Runner
 from pipeline.job import campaigns, predicted
 from pipeline.job import run as job_run
-from pipeline.job import targets as job_targets
 
 ASSUMED = "farm:package"
 """The name of the device that a package is planned for: which one it will be is not known then."""
@@ -314,7 +313,7 @@ def export(config: Config, order: ExportOrder, progress: Progress) -> Exported:
             _, placements = predicted.predict(
                 runs,
                 {ASSUMED: facts},
-                job_targets.oldest_release(job.config.targets),
+                job.config.targets,
                 job.folder / storage.ARTIFACTS,
                 progress,
             )

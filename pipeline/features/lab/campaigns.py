@@ -38,7 +38,6 @@ from pipeline.features.lab import queue as lab_queue
 from pipeline.job import assemble, campaigns, carrying, predicted
 from pipeline.job import run as job_run
 from pipeline.job import stored as job_stored
-from pipeline.job import targets as job_targets
 
 log = logging.getLogger(__name__)
 
@@ -211,9 +210,7 @@ def submit(
             job.config.runs, measurable, list(facts.values()), campaign_denied.known_denied(), job.contexts
         )
         planned = planning.in_modes(legal, job.config.measure)
-        _, placements = predicted.predict(
-            planned, facts, job_targets.oldest_release(job.config.targets), job.folder / storage.ARTIFACTS, progress
-        )
+        _, placements = predicted.predict(planned, facts, job.config.targets, job.folder / storage.ARTIFACTS, progress)
         campaign = job.enter(facts, planned, skipped, more_versions=lab_versions(), placements=placements)
         references = campaign.job().references
         content.remove_old_files(job.store)

@@ -38,7 +38,6 @@ from pipeline.features.tune.space import (
 from pipeline.job import assemble, predicted, prepare
 from pipeline.job import bench as job_bench
 from pipeline.job import run as job_run
-from pipeline.job import targets as job_targets
 
 log = logging.getLogger(__name__)
 
@@ -143,8 +142,9 @@ def tune(job: job_run.CampaignJob, work: Path, progress: Progress) -> assemble.E
         libraries = job_bench.libraries_by_device(bench.facts, job.config.targets, job.options.library)
         spaces = search_spaces(job, bench, libraries)
         possible = [planned for candidates, _ in spaces.values() for planned in candidates]
-        release, artifacts = job_targets.oldest_release(job.config.targets), job.folder / storage.ARTIFACTS
-        predictions, placements = predicted.predict(possible, bench.facts, release, artifacts, bench.progress)
+        predictions, placements = predicted.predict(
+            possible, bench.facts, job.config.targets, job.folder / storage.ARTIFACTS, bench.progress
+        )
         searches, ended = searches_in(spaces, bench.facts, predictions, job.config.tune)
 
         candidates = [planned for search in searches.values() for planned in search.space.candidates]

@@ -13,7 +13,16 @@ PROVIDER = core_provider.Provider(
             title="QNN",
             qdq_units=True,
             aware=False,
-            by_chip=True,
+            compiler=core_provider.Compiler(
+                title="Qualcomm's compiler for the NPU",
+                package="onnxruntime-qnn",
+                module="onnxruntime_qnn",
+                extra="qnn",
+                host="linux on x86_64",
+                host_title="Linux on x86-64",
+                knows="only it knows what a Snapdragon takes of a model",
+                licence="its libraries are under Qualcomm's licence, which installing accepts",
+            ),
         ),
     ),
     build=core_provider.BuildProvider(
