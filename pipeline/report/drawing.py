@@ -1,13 +1,13 @@
 """Drawings for the HTML page, as numbers for SVG that the template draws; every one has its label in words.
 
-Latencies of a row and its rounds, their distribution in a table, latency against cost, accuracy against cost, latency
-under load, losses of layers, times of operators, and the graph of a model with what a provider claims.
+Latencies of a row and its rounds, latency against cost, accuracy against cost, latency under load, losses of layers,
+and the graph of a model with what a provider claims.
 """
 
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
@@ -21,7 +21,7 @@ from pipeline.partition import placement as node_placement
 from pipeline.report import wording
 from pipeline.report.accuracies import decibel, higher_is_better, number
 from pipeline.report.model import CampaignReport, Row
-from pipeline.report.profiles import OperatorChange, ProfileView, taken
+from pipeline.report.profiles import taken
 
 RowKey = tuple[str, str, str, str]
 """Device, model, variant and run."""
@@ -37,15 +37,13 @@ Mark = dict[str, Any]
 class Plot:
     """Marks, and a line in SVG's notation that joins what nothing beats, or medians of rounds.
 
-    `label` says the picture in words where the title does not. Each of `lines` has its CSS classes of colour and dash,
-    its points in SVG's notation, and what it is of.
+    `label` says the picture in words where the title does not.
     """
 
     title: str
     marks: tuple[Mark, ...] = ()
     label: str = ""
     line: str = ""
-    lines: tuple[tuple[str, str, str], ...] = ()
     x_ticks: tuple[Tick, ...] = ()
     y_ticks: tuple[Tick, ...] = ()
 
@@ -139,64 +137,17 @@ def rounds_line(row: Row) -> Plot | None:
     )
 
 
-# ---- A table: the distribution of its latencies, and what they cost
+# ---- A table: latency against cost
 
 WIDTH, HEIGHT = 560, 220
-LEFT, RIGHT, TOP, BOTTOM = 46, 14, 10, 28
-MOST_LINES = 12
-"""Distributions in one picture, the fastest: more cannot be told apart."""
+RIGHT, TOP, BOTTOM = 14, 10, 28
 COST_LEFT, INSET = 84, 12
 """Left edge of plots whose axis of costs has its texts beside it, and how far inside its frame points stand."""
 SMALLEST_SPAN = 1.2
 """Factor that an axis of such a plot spans at least: costs that differ by a few per cent look alike, as they are."""
-COLOURS, DASHES = 8, 3
 TICKS = (1, 1.5, 2, 3, 5, 7)
 """Steps of a logarithmic axis within a factor of ten; of those inside, at most MOST_TICKS are marked."""
 MOST_TICKS = 6
-
-
-def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -> Plot | None:
-    """Shares of inferences that take at most so long, a line for each row of a table; None with nothing timed.
-
-    `samples` are sorted latencies, where raw ones are known.
-    """
-    timed_rows = sorted((row for row in rows if row.statistics and row.shape.latencies_ns), key=_median)
-    shown_rows = timed_rows[:MOST_LINES]
-    if not shown_rows:
-        return None
-    curves = []
-    for row in shown_rows:  # up to 60 latencies at even shares, ascending and not below 1 ns
-        raw = samples.get(row.names) or row.shape.latencies_ns
-        number = min(len(raw), 60)
-        curves.append([max(raw[int((n + 0.5) * len(raw) / number)], 1) for n in range(number)])
-    low = min(curve[0] for curve in curves)
-    high = max(low * 1.05, *(curve[max(0, int(len(curve) * 0.99) - 1)] for curve in curves))
-
-    def x(value: float) -> float:
-        return round(LEFT + log_place(value, low, high) * (WIDTH - LEFT - RIGHT), 1)
-
-    def y(share: float) -> float:
-        return round(TOP + (1 - share) * (HEIGHT - TOP - BOTTOM), 1)
-
-    def steps(curve: Sequence[int]) -> str:
-        count = len(curve)
-        ends = ((x(value), index / count, (index + 1) / count) for index, value in enumerate(curve))
-        return " ".join(f"{at},{y(below)} {at},{y(above)}" for at, below, above in ends)
-
-    words = "; ".join(f"{row.variant} {row.run}: median {wording.duration(_median(row))}" for row in shown_rows)
-    left_out = (
-        f". {len(timed_rows) - len(shown_rows)} slower ones are not drawn" if len(timed_rows) > len(shown_rows) else ""
-    )
-    return Plot(
-        title="Share of inferences (up) that take at most so long (logarithmic); further left is faster" + left_out,
-        label=f"distribution of latencies, {words}",
-        x_ticks=tuple((x(value), wording.duration(value)) for value in ticks(low, high)),
-        lines=tuple(
-            # the ninth has the first colour again, dashed
-            (f"s{index % COLOURS} d{index // COLOURS % DASHES}", steps(curve), f"{row.variant} {row.run}")
-            for index, (row, curve) in enumerate(zip(shown_rows, curves, strict=True))
-        ),
-    )
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -384,27 +335,7 @@ def loss_bars(report: CampaignReport) -> tuple[Plot, ...]:
     return tuple(plots)
 
 
-# ---- An operator in two profiles
-
-TIMES_WIDTH, TIMES_HEIGHT = 160, 20
-
-
-@dataclass(frozen=True, slots=True)
-class TimeBars:
-    """The time of an operator before and after as widths of two bars, and what they say."""
-
-    before: float
-    after: float
-    label: str
-
-
-def time_bars(change: OperatorChange, view: ProfileView) -> TimeBars:
-    """The bars of one operator, on an axis that a view's operators share."""
-    most = max((max(other.before_ns, other.after_ns) for other in view.operators), default=0.0) or 1.0
-    before, after = (round(time / most * TIMES_WIDTH, 1) for time in (change.before_ns, change.after_ns))
-    label = f"{change.operator}: {wording.duration(change.before_ns)} before, {wording.duration(change.after_ns)} after"
-    return TimeBars(before, after, label)
-
+# ---- The graph of a model
 
 MOST_BOXES = 300
 """Boxes on one page, shared by its graphs in their order: one that is cut into more is as unreadable as all nodes."""

@@ -6,7 +6,6 @@ What the page's script draws is in it, too: rows and runs as columns, raw latenc
 import base64
 import gzip
 import hashlib
-import itertools
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
@@ -21,7 +20,6 @@ from device_runner import safe_text
 from device_runner.result import Status
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import compare as run_compare
-from pipeline.core import groups as counting
 from pipeline.core.features import Place
 from pipeline.partition import answer as claim_answer
 from pipeline.report import accuracies, drawing, inventory, layout, sections, wording
@@ -101,7 +99,6 @@ def render(
         },
         tuned=sections.offered(report),
         tables=drawn,
-        raw=latencies(measured),
         modes=mode_listings(report),
         curves=drawing.curves(report),
         accuracy=accuracies.accuracies(report),
@@ -206,12 +203,6 @@ def timed(measured: Sequence[MeasuredRun]) -> Iterator[tuple[drawing.RowKey, Run
         for run in runs:
             if run.result.status is Status.OK and run.result.latencies_ns:
                 yield planned.names, run
-
-
-def latencies(measured: Sequence[MeasuredRun]) -> dict[drawing.RowKey, list[int]]:
-    """All latencies of each row, ascending."""
-    runs = counting.grouped((key, run.result.latencies_ns) for key, run in timed(measured))
-    return {key: sorted(itertools.chain.from_iterable(lists)) for key, lists in runs.items()}
 
 
 def page_data(report: CampaignReport, measured: Sequence[MeasuredRun]) -> tuple[str, str]:

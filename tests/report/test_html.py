@@ -250,7 +250,7 @@ def test_screen_readers_are_told(page: Page) -> None:
     labels = page.values("aria-label")
     hidden = page.values("aria-hidden")
     named = [value for tag, name, value in page.attributes if tag == "svg" and name == "aria-label"]
-    assert page.tags["svg"] - len(hidden) == len(named) == 2 * 12 + 5
+    assert page.tags["svg"] - len(hidden) == len(named) == 2 * 12 + 3
     assert all(named)
     assert any(re.fullmatch(r"median 1\.28 ms, 19 of 20 inferences between .* and .*", label) for label in labels)
     identities = page.values("id")

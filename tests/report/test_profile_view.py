@@ -134,7 +134,6 @@ def test_every_format_shows_it(report: CampaignReport) -> None:
         assert "50% and" in text, name
     assert "no rule for &#60;Erf&#62;" in texts["md"]
     assert "no rule for &lt;Erf&gt;" in texts["html"]
-    assert 'aria-label="Conv: 60 ns before, 0 ns after"' in texts["html"]
     assert model.decode(model.encode(shown)) == shown
 
 

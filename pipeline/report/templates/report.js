@@ -120,7 +120,7 @@
     byId("explore-more").hidden = places.length <= shown;
   };
 
-  // ---- distributions of the rows that are shown, as the page draws them elsewhere
+  // ---- distributions of the rows that are shown
   const svg = (name, attributes, text) => {
     const made = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
