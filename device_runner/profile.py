@@ -9,7 +9,7 @@ import gzip
 import re
 import shutil
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -119,6 +119,28 @@ def with_profile(result: RunResult, file: Path) -> RunResult:
     return msgspec.structs.replace(result, status=status_of(failure), failure=failure)
 
 
+def _copies(kernels: Sequence[_Event], log: Iterable[str], inferences: int) -> tuple[ValueCopy, ...]:
+    """Each copy between memories, in the order in which ONNX Runtime inserted them, with the names that a log has."""
+    moves: dict[tuple[int, str], list[_Event]] = {}
+    for event in kernels:
+        if event.args.op_name.startswith(COPY) and event.args.node_index.isdecimal():
+            moves.setdefault((int(event.args.node_index[:9]), event.args.op_name), []).append(event)
+    numbers, operators = [number for number, _ in sorted(moves)], [operator for _, operator in sorted(moves)]
+    added = [match.groups() for line in log if (match := ADDED_COPY.search(line))]
+    # Those of one graph have numbers without a gap: copies in bodies of If and Loop, and lost lines, leave no names.
+    named = bool(added) and operators == [operator for operator, _ in added]
+    in_order = named and numbers == [*range(numbers[0], numbers[0] + len(added))]
+    return tuple(
+        ValueCopy(
+            value=added[number][1] if in_order else "",
+            to_host=move[1].endswith("ToHost"),
+            size_bytes=sum(event.args.output_size for event in moves[move]) // inferences,
+            nanoseconds=1e3 * _usual(event.dur for event in moves[move]) * len(moves[move]) / inferences,
+        )
+        for number, move in enumerate(sorted(moves)[:MOST_NODES])
+    )
+
+
 def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
     """What the profile in a file says, gzipped or not; raises RunnerError for one that is none or has no inference.
 
@@ -169,25 +191,6 @@ def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
     for event in kernels:
         if event.args.provider not in ("", CPU):
             partitions.setdefault(event.args.provider, set()).add(event.args.node_index or event.name)
-    # Each copy, in the order in which ONNX Runtime inserted them
-    moves: dict[tuple[int, str], list[_Event]] = {}
-    for event in kernels:
-        if event.args.op_name.startswith(COPY) and event.args.node_index.isdecimal():
-            moves.setdefault((int(event.args.node_index[:9]), event.args.op_name), []).append(event)
-    numbers, operators = [number for number, _ in sorted(moves)], [operator for _, operator in sorted(moves)]
-    added = [match.groups() for line in log if (match := ADDED_COPY.search(line))]
-    # Those of one graph have numbers without a gap: copies in bodies of If and Loop, and lost lines, leave no names.
-    named = bool(added) and operators == [operator for operator, _ in added]
-    in_order = named and numbers == [*range(numbers[0], numbers[0] + len(added))]
-    copies = tuple(
-        ValueCopy(
-            value=added[number][1] if in_order else "",
-            to_host=move[1].endswith("ToHost"),
-            size_bytes=sum(event.args.output_size for event in moves[move]) // len(counted),
-            nanoseconds=1e3 * _usual(event.dur for event in moves[move]) * len(moves[move]) / len(counted),
-        )
-        for number, move in enumerate(sorted(moves)[:MOST_NODES])
-    )
     inference_ns = 1e3 * _usual(run.dur for run in counted)
     return Profile(
         inferences=len(counted),
@@ -202,7 +205,7 @@ def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
         written_bytes=sum(event.args.output_size for event in kernels) // len(counted),
         copied_bytes=sum(event.args.output_size for event in kernels if event.args.op_name.startswith(COPY))
         // len(counted),
-        copies=copies,
+        copies=_copies(kernels, log, len(counted)),
         peak_bytes=max((event.args.mem_in_use_peak for event in kernels), default=0),
         arena_bytes=max((event.args.mem_arena_held for event in kernels), default=0),
     )

@@ -17,6 +17,8 @@ import subprocess
 import sys
 import urllib.request
 import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -47,6 +49,36 @@ SOURCE = "source.txt"
 """Beside a library: which indexes were asked for it."""
 
 
+def _pip() -> tuple[str, ...]:
+    """The pip of this environment, else that on PATH: environments of uv and `venv --without-pip` have none."""
+    program = None if importlib.util.find_spec("pip") else shutil.which("pip3") or shutil.which("pip")
+    return (program,) if program else (sys.executable, "-m", "pip")
+
+
+@dataclass(frozen=True, slots=True)
+class _PackageSources:
+    """The folders and indexes where `pip download` looks, and the certificates that it trusts ("": the system's)."""
+
+    folders: list[str]
+    indexes: list[str]
+    certificates: str
+
+
+def _package_sources(pip: Sequence[str]) -> _PackageSources:
+    """As pip is configured: the environment's settings come before the command's, and these before pip's."""
+    done = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, timeout=60, check=False)
+    lines = (line.partition("=") for line in done.stdout.splitlines())
+    listed = {name: str(ast.literal_eval(value)) for name, _, value in lines if value}
+    settings = {
+        key: next((listed[name] for part in (":env:", "download", "global") if (name := f"{part}.{key}") in listed), "")
+        for key in ("find-links", "no-index", "index-url", "extra-index-url", "cert")
+    }
+    indexes = [*(settings["index-url"].split() or [INDEX]), *settings["extra-index-url"].split()]
+    if settings["no-index"].split() not in ([], ["0"], ["false"], ["no"], ["off"]):
+        indexes = []
+    return _PackageSources(settings["find-links"].split(), indexes, "".join(settings["cert"].split()))
+
+
 def foreign_library(abi: str, version: str = "") -> Path:
     """Libonnxruntime of the wheel for that ABI and release (the installed one's by default), from the cache or by pip.
 
@@ -63,23 +95,9 @@ def foreign_library(abi: str, version: str = "") -> Path:
         return target
     with runner_files.own_folder_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-    # The pip of this environment, else that on PATH: environments of uv and `venv --without-pip` have none.
-    program = None if importlib.util.find_spec("pip") else shutil.which("pip3") or shutil.which("pip")
-    pip = (program,) if program else (sys.executable, "-m", "pip")
-    # The folders and indexes where `pip download` looks, and the certificates that it trusts ("": the system's): the
-    # environment's settings come before the command's, and these before pip's.
-    done = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, timeout=60, check=False)
-    lines = (line.partition("=") for line in done.stdout.splitlines())
-    listed = {name: str(ast.literal_eval(value)) for name, _, value in lines if value}
-    settings = {
-        key: next((listed[name] for part in (":env:", "download", "global") if (name := f"{part}.{key}") in listed), "")
-        for key in ("find-links", "no-index", "index-url", "extra-index-url", "cert")
-    }
-    folders, certificates = settings["find-links"].split(), "".join(settings["cert"].split())
-    indexes = [*(settings["index-url"].split() or [INDEX]), *settings["extra-index-url"].split()]
-    if settings["no-index"].split() not in ([], ["0"], ["false"], ["no"], ["off"]):
-        indexes = []
-    asked = ", ".join(safe_text.public_address(address) for address in (*folders, *indexes))
+    pip = _pip()
+    sources = _package_sources(pip)
+    asked = ", ".join(safe_text.public_address(address) for address in (*sources.folders, *sources.indexes))
 
     def unfetched(why: str) -> UnavailableError:
         return UnavailableError(
@@ -92,9 +110,9 @@ def foreign_library(abi: str, version: str = "") -> Path:
     wheel = re.compile(rf"onnxruntime-{re.escape(release)}-.*_{re.escape(machine)}\.whl")
     digests = [digest for name, digest in known_digests().items() if wheel.fullmatch(name)]
     if not digests:  # what the indexes state, with a warning
-        for index in indexes:
+        for index in sources.indexes:
             try:
-                page = _page(f"{index.rstrip('/')}/onnxruntime/", certificates)
+                page = _page(f"{index.rstrip('/')}/onnxruntime/", sources.certificates)
             except (OSError, HTTPException, ValueError) as error:
                 raise unfetched(f"{safe_text.public_address(index)}: {error}") from error
             digests += [digest for name, digest in STATED.findall(html.unescape(page)) if wheel.fullmatch(name)]

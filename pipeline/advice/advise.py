@@ -71,18 +71,9 @@ def advise(
         partition_subject.write_model(subject, path)
         loaded = onnx_model.load_model(SourceModel(path=str(path)), folder)
         sizes = datasets.given_sizes(data, loaded.proto, sizes, source.name)
-        reference: check_result.Reference | str  # what the original computes on its data, or why it does not
-        try:
-            reference = check_reference.make_reference(
-                loaded.source, sizes, data, str(folder / "reference"), str(folder)
-            )
-            sizes = reference.data.sizes | sizes  # what nobody gave a size has that of the reference's inputs
-        except PipelineError as error:
-            if isinstance(error, ConfigError) and data.given:  # data that are no input of it
-                raise
-            reference = error.reason
-        except (ValueError, OverflowError, MemoryError) as error:
-            reference = f"its inputs are too large to be made here: {error}"
+        reference = _reference(loaded.source, sizes, data, folder)
+        if not isinstance(reference, str):  # what nobody gave a size has that of the reference's inputs
+            sizes = reference.data.sizes | sizes
         deadline = time.monotonic() + PATIENCE_SECONDS * (SIMULATED_FACTOR if simulate else 1)
         bench = TrialContext(
             folder=folder, provider=settings.provider, reference=reference, data=data, deadline=deadline
@@ -123,6 +114,18 @@ def advise(
             copied=write_to if write_to and not changed else None,
             precision=quantized_advice(form, base.answer),
         )
+
+
+def _reference(source: SourceModel, sizes: dict[str, int], data: Dataset, folder: Path) -> check_result.Reference | str:
+    """What the original computes on its data, or why it does not; ConfigError for data that are no input of it."""
+    try:
+        return check_reference.make_reference(source, sizes, data, str(folder / "reference"), str(folder))
+    except PipelineError as error:
+        if isinstance(error, ConfigError) and data.given:
+            raise
+        return error.reason
+    except (ValueError, OverflowError, MemoryError) as error:
+        return f"its inputs are too large to be made here: {error}"
 
 
 def _combination(base: State, best: State, used: Sequence[passes_base.Pass], bench: TrialContext) -> Combination | None:

@@ -1,5 +1,6 @@
 """`ort-mobile accuracy`: what a changed model has lost, beside the model that it was made from."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -68,14 +69,12 @@ def accuracy(
     """
     import msgspec
 
-    from device_runner import providers as runner_providers
     from pipeline import config as configs
     from pipeline.accuracy import evaluate
     from pipeline.cli.main import show_error
     from pipeline.core import errors as core_errors
     from pipeline.core.errors import ConfigError
     from pipeline.model import sources as model_sources
-    from pipeline.partition import kept
     from pipeline.report import accuracies
 
     if not data.test_data:
@@ -88,20 +87,7 @@ def accuracy(
     asked = configs.AccuracyConfig(metric=metric, max_drop=max_drop, output=model_output, vocabulary=vocabulary)
     (original, *_) = model_sources.find_models([reference])
     models = [source.path for source in model_sources.find_models(paths, (".onnx", ".ort"))]
-    if chip and not provider_rules.of_chips(ep):
-        raise click.UsageError("--chip is for qnn: add --ep qnn")
-    if provider_rules.of_chips(ep):
-        if not chip:
-            remedy = "name one with --chip, such as SM8650"
-            raise ConfigError("what an NPU computes depends on the chip, and none is named", remedy=remedy)
-        if wrong := next((path for path in models if path.lower().endswith(".ort")), ""):
-            raise ConfigError(
-                "the simulator runs no ORT format files",
-                where=wrong,
-                remedy="name the ONNX model that the file was made from",
-            )
-        kept.compiler_name()
-        chip = runner_providers.chip_named(chip).name
+    chip = _npu(ep, chip, models)
     requests = [
         evaluate.AccuracyRequest(
             model=path, reference=original, data=data, dimensions=dimensions, chip=chip, accuracy=asked
@@ -130,3 +116,26 @@ def accuracy(
         code=core_errors.ExitCode.CHECK_FAILED if any(result.refused for result in results) else code,
         failed=(accuracies.refusal_text(result) for result in results if result.refused),
     )
+
+
+def _npu(ep: str, chip: str, models: Sequence[str]) -> str:
+    """The name of the chip whose NPU is simulated, "" for the CPU; raises for what no simulator runs."""
+    from device_runner import providers as runner_providers
+    from pipeline.core.errors import ConfigError
+    from pipeline.partition import kept
+
+    if not provider_rules.of_chips(ep):
+        if chip:
+            raise click.UsageError("--chip is for qnn: add --ep qnn")
+        return ""
+    if not chip:
+        remedy = "name one with --chip, such as SM8650"
+        raise ConfigError("what an NPU computes depends on the chip, and none is named", remedy=remedy)
+    if wrong := next((path for path in models if path.lower().endswith(".ort")), ""):
+        raise ConfigError(
+            "the simulator runs no ORT format files",
+            where=wrong,
+            remedy="name the ONNX model that the file was made from",
+        )
+    kept.compiler_name()
+    return runner_providers.chip_named(chip).name

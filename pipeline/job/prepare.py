@@ -1,6 +1,6 @@
 """Before anything is measured: models converted, referenced and checked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -144,24 +144,34 @@ def prepare(
     )
     if contexts := [context for conversion in converted for context in conversion.contexts]:
         checks |= _simulated(contexts, references, folder, config.check, progress)
-    prepared = []
-    for (model, table), conversion, named in zip(models, converted, artifacts, strict=True):
-        names = [form.name for form in conversion.models if form.name in outcomes]
-        results = {variant: result for (name, variant), result in checks.items() if name == model.name}
-        errors = [conversion.error, *(outcomes[name].error for name in names)]
-        errors += [result for result in results.values() if isinstance(result, PipelineError)]
-        prepared.append(
-            Prepared(
-                model=model,
-                table=table,
-                converted=conversion,
-                artifacts=named,
-                references={name: references[name] for name in names if name in references},
-                checks={name: result for name, result in results.items() if not isinstance(result, PipelineError)},
-                errors=tuple(error for error in errors if error),
-            )
-        )
-    return prepared
+    return [
+        _prepared(model, table, conversion, named, outcomes, checks)
+        for (model, table), conversion, named in zip(models, converted, artifacts, strict=True)
+    ]
+
+
+def _prepared(
+    model: model_sources.NamedModel,
+    table: configs.ModelConfig,
+    conversion: convert_precisions.Conversion,
+    artifacts: tuple[Artifact, ...],
+    outcomes: Mapping[str, workers.TaskOutcome[check_result.Reference]],
+    checks: Mapping[tuple[str, str], tuple[OutputCheck, ...] | PipelineError],
+) -> Prepared:
+    """What became of one model; `outcomes` are references and `checks` results, of all models."""
+    names = [form.name for form in conversion.models if form.name in outcomes]
+    results = {variant: result for (name, variant), result in checks.items() if name == model.name}
+    errors = [conversion.error, *(outcomes[name].error for name in names)]
+    errors += [result for result in results.values() if isinstance(result, PipelineError)]
+    return Prepared(
+        model=model,
+        table=table,
+        converted=conversion,
+        artifacts=artifacts,
+        references={name: reference for name in names if (reference := outcomes[name].value)},
+        checks={name: result for name, result in results.items() if not isinstance(result, PipelineError)},
+        errors=tuple(error for error in errors if error),
+    )
 
 
 def _aware_spec(config: Config, common: CommonTarget) -> convert_request.AwareSpec:
