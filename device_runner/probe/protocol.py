@@ -352,32 +352,11 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
     shares = tuple(
         run_result.EpShare(provider=name, nodes=nodes, subgraphs=parts) for name, nodes, parts in answer.ep_shares
     )
-    marks = {
-        run_result.Mark.SHORT: answer.stop == "max_seconds" and len(answer.latencies_ns) < spec.min_runs,
-        run_result.Mark.UNSETTLED: warmup and not warmup.settled,
-        run_result.Mark.CPU_FALLBACK: not spec.options.on_cpu
-        and (
-            ort_profile.fell_back(answer.log)
-            or any(share.provider == runner_providers.provider_named(runner_providers.CPU).ort_name for share in shares)
-        ),
-        run_result.Mark.UNRECORDED: spec.plugin and answer.status is Status.OK and not shares,
-        run_result.Mark.WRONG_SHAPE: answer.wrong_shapes,
-        run_result.Mark.CRASHED_AT_END: answer.status is Status.OK and answer.signal,
-    }
     sustained = None
     if answer.bins:
         sustained = run_result.SustainedRun(
             bins=convert(answer.bins, tuple[run_result.LatencyBin, ...]),
             samples=convert(answer.samples, tuple[run_result.DeviceSample, ...]),
-        )
-    concurrent = None
-    if spec.concurrent and answer.callers:
-        concurrent = run_result.ConcurrentRun(
-            length_ns=round(spec.concurrent.seconds * 1e9),
-            callers=tuple(
-                run_result.Caller(inferences=runs, median_ns=middle, high_ns=high, slices=tuple(slices))
-                for (runs, middle, high), slices in answer.callers
-            ),
         )
     result = RunResult(
         spec_id=spec.id,
@@ -394,7 +373,7 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         warmup=warmup,
         cold=_cold(answer),
         sustained=sustained,
-        concurrent=concurrent,
+        concurrent=_concurrent(spec, answer),
         memory_before_load_bytes=answer.memory_before_load_bytes,
         memory_after_load_bytes=answer.memory_after_load_bytes,
         memory_peak_bytes=answer.memory_peak_bytes,
@@ -408,7 +387,7 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         ),
         ep_shares=shares,
         log=(*answer.log, *dropped),
-        marks=tuple(mark for mark, applies in marks.items() if applies),
+        marks=_marks(spec, answer, warmup, shares),
     )
     untrue = run_result.implausible(spec, result)
     return run_result.without_measurement(spec, device, untrue) if untrue else result
@@ -429,6 +408,40 @@ def _failure_of(spec: RunSpec, answer: ProbeAnswer) -> run_result.Failure:
         return failure
     most = f"{spec.data_limit_bytes / 1e6:g} MB"
     return msgspec.structs.replace(failure, why=f"it does not fit into {most} of private memory", remedy=NO_FIT)
+
+
+def _concurrent(spec: RunSpec, answer: ProbeAnswer) -> run_result.ConcurrentRun | None:
+    if not spec.concurrent or not answer.callers:
+        return None
+    return run_result.ConcurrentRun(
+        length_ns=round(spec.concurrent.seconds * 1e9),
+        callers=tuple(
+            run_result.Caller(inferences=runs, median_ns=middle, high_ns=high, slices=tuple(slices))
+            for (runs, middle, high), slices in answer.callers
+        ),
+    )
+
+
+def _marks(
+    spec: RunSpec,
+    answer: ProbeAnswer,
+    warmup: run_result.WarmUp | None,
+    shares: Sequence[run_result.EpShare],
+) -> tuple[run_result.Mark, ...]:
+    """What a reader of the numbers has to know of the run."""
+    marks = {
+        run_result.Mark.SHORT: answer.stop == "max_seconds" and len(answer.latencies_ns) < spec.min_runs,
+        run_result.Mark.UNSETTLED: warmup and not warmup.settled,
+        run_result.Mark.CPU_FALLBACK: not spec.options.on_cpu
+        and (
+            ort_profile.fell_back(answer.log)
+            or any(share.provider == runner_providers.provider_named(runner_providers.CPU).ort_name for share in shares)
+        ),
+        run_result.Mark.UNRECORDED: spec.plugin and answer.status is Status.OK and not shares,
+        run_result.Mark.WRONG_SHAPE: answer.wrong_shapes,
+        run_result.Mark.CRASHED_AT_END: answer.status is Status.OK and answer.signal,
+    }
+    return tuple(mark for mark, applies in marks.items() if applies)
 
 
 def _cold(answer: ProbeAnswer) -> run_result.ColdStart | None:

@@ -163,6 +163,24 @@ def _exit_code(document: "claim_answer.PartitionDocument", fix: Path | None) -> 
     return max(core_errors.ExitCode.SOME_FAILED if failed else core_errors.ExitCode.DONE, document.exit_code)
 
 
+def _draw(shown: "Sequence[claim_answer.ModelAnswer]", svg: Path | None, page: Path | None) -> None:
+    """Write the picture and the page that are asked for; ConfigError for a picture of several models."""
+    from pipeline.core import files as storage
+    from pipeline.core.errors import ConfigError
+
+    if svg and len(shown) != 1:
+        remedy = "name one model, or leave --svg out"
+        raise ConfigError("--svg draws one model", why=f"{len(shown)} are named", remedy=remedy)
+    if svg and not shown[0].error:
+        from pipeline.partition import placement as node_placement
+
+        storage.write_text(svg, node_placement.draw(shown[0]))
+    if page:
+        from pipeline.report import html
+
+        storage.write_text(page, html.render_answers(shown))
+
+
 def _watched(answers: "Iterable[claim_answer.ModelAnswer]") -> Iterator[Watched]:
     """What conditions are asked about: each model with each provider that could be judged."""
     from pipeline.core import errors as core_errors
@@ -268,8 +286,6 @@ def partition(
     the exit code is 1. With --reference the exit code is 4 if the library's claims differ; for a release without
     rules, the library's claims are the answer.
     """
-    from pipeline.core import files as storage
-    from pipeline.core.errors import ConfigError
     from pipeline.partition import answer as claim_answer
     from pipeline.report import partition as report_partition
     from pipeline.report import show as terminal
@@ -318,17 +334,7 @@ def partition(
         from pipeline.report import ci_parts
 
         outputs.write_ci(ci_parts.of_partition(shown))
-    if svg and len(shown) != 1:
-        remedy = "name one model, or leave --svg out"
-        raise ConfigError("--svg draws one model", why=f"{len(shown)} are named", remedy=remedy)
-    if svg and not shown[0].error:
-        from pipeline.partition import placement as node_placement
-
-        storage.write_text(svg, node_placement.draw(shown[0]))
-    if page:
-        from pipeline.report import html
-
-        storage.write_text(page, html.render_answers(shown))
+    _draw(shown, svg, page)
     code = max(_exit_code(document, advice.fix) for document in documents)
     ctx.exit(end(fail_on, _watched(answer for models in by_provider for answer in models), code))
 

@@ -6,7 +6,7 @@ left out where the format has a place for it, and said in a property where a rea
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -70,34 +70,8 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
         for shipped in list({shipped.file: shipped for shipped in reversed(content.ships)}.values())[::-1]
     ]
     libraries = _libraries(content)
-    plugins: dict[str, Json] = {}  # that bring a GPU to computers, by the target whose runs need it
-    for shipped in content.ships:
-        rows = (runner_providers.provider_named(options.provider) for options in shipped.runs)
-        package = next((row.plugin.distribution for row in rows if row.gpu and row.plugin), "")
-        if package and shipped.platform == "linux":
-            purl = f"pkg:pypi/{package}"
-            plugins[shipped.target] = {
-                "type": "library",
-                "bom-ref": purl,
-                "name": package,
-                "purl": purl,
-                "properties": [*GPU_PLUGIN],
-            }
-    # The bundle is made of the models; a model needs the libraries of its targets
-    needs: dict[str, list[str]] = {
-        model["bom-ref"]: sorted(
-            {
-                parts[shipped.target]["bom-ref"]
-                for shipped in content.ships
-                for parts in (libraries, plugins)
-                if shipped.file == model["bom-ref"] and shipped.target in parts
-            }
-        )
-        for model in models
-    }
-    beside_context = [library["bom-ref"] for library in qualcomms]
-    for path, context in shipped_files(content.contexts).items():
-        needs[path] = sorted({libraries[context.target]["bom-ref"], *beside_context})
+    plugins = _plugins(content)
+    needs = _needs(content, models, libraries, plugins, qualcomms)
     leaves = sorted({part["bom-ref"] for part in (*libraries.values(), *plugins.values(), *data, *qualcomms)})
     bundle = {
         "type": "library",
@@ -137,6 +111,49 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
         )
         + b"\n"
     )
+
+
+def _needs(
+    content: Content,
+    models: Sequence[Json],
+    libraries: Mapping[str, Json],
+    plugins: Mapping[str, Json],
+    qualcomms: Sequence[Json],
+) -> dict[str, list[str]]:
+    """What the bundle is made of, models and contexts, each with the libraries of its targets that it needs."""
+    needs: dict[str, list[str]] = {
+        model["bom-ref"]: sorted(
+            {
+                parts[shipped.target]["bom-ref"]
+                for shipped in content.ships
+                for parts in (libraries, plugins)
+                if shipped.file == model["bom-ref"] and shipped.target in parts
+            }
+        )
+        for model in models
+    }
+    beside_context = [library["bom-ref"] for library in qualcomms]
+    for path, context in shipped_files(content.contexts).items():
+        needs[path] = sorted({libraries[context.target]["bom-ref"], *beside_context})
+    return needs
+
+
+def _plugins(content: Content) -> dict[str, Json]:
+    """The libraries that bring a GPU to computers, by the target whose runs need it."""
+    plugins: dict[str, Json] = {}
+    for shipped in content.ships:
+        rows = (runner_providers.provider_named(options.provider) for options in shipped.runs)
+        package = next((row.plugin.distribution for row in rows if row.gpu and row.plugin), "")
+        if package and shipped.platform == "linux":
+            purl = f"pkg:pypi/{package}"
+            plugins[shipped.target] = {
+                "type": "library",
+                "bom-ref": purl,
+                "name": package,
+                "purl": purl,
+                "properties": [*GPU_PLUGIN],
+            }
+    return plugins
 
 
 def _model(content: Content, shipped: Shipped, figures: Evidence) -> Json:

@@ -409,16 +409,7 @@ def draw_graph(
                 "alike": alike,
             }
         )
-    # Why nodes are refused, the commonest reason first; those that differ in names and shapes alone are one
-    reasons = []
-    why_not = [(node, placement.reasons[node.reason]) for node in placement.nodes if node.reason is not None]
-    by_reason = counting.grouped(
-        ((claim_answer.same_reason(why.what), why.remedy), (node, why.reason)) for node, why in why_not
-    )
-    for (_, remedy), group in sorted(by_reason.items(), key=lambda pair: -len(pair[1])):
-        operators = ", ".join(name for name, _ in Counter(node.operator for node, _ in group).most_common())
-        first, *others = dict.fromkeys(reason for _, reason in group)
-        reasons.append((len(group), operators, f"for example {first}" if others else first, remedy))
+    reasons = _reasons(placement)
     # As in `Predicted for all-fixed on adb:A: 3 of 4 nodes (75 %) in 2 partitions, by the rules of 1.29`
     inside = (
         ""
@@ -443,6 +434,20 @@ def draw_graph(
         "reasons": tuple(reasons[:MOST_REASONS]),
         "more_reasons": max(0, len(reasons) - MOST_REASONS),
     }
+
+
+def _reasons(placement: node_placement.Placement) -> list[tuple[int, str, str, str]]:
+    """Why nodes are refused, the commonest reason first; those that differ in names and shapes alone are one."""
+    reasons = []
+    why_not = [(node, placement.reasons[node.reason]) for node in placement.nodes if node.reason is not None]
+    by_reason = counting.grouped(
+        ((claim_answer.same_reason(why.what), why.remedy), (node, why.reason)) for node, why in why_not
+    )
+    for (_, remedy), group in sorted(by_reason.items(), key=lambda pair: -len(pair[1])):
+        operators = ", ".join(name for name, _ in Counter(node.operator for node, _ in group).most_common())
+        first, *others = dict.fromkeys(reason for _, reason in group)
+        reasons.append((len(group), operators, f"for example {first}" if others else first, remedy))
+    return reasons
 
 
 def _operators(places: Sequence[int], nodes: Sequence[node_placement.PlacedNode]) -> str:
