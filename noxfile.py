@@ -262,12 +262,17 @@ APP_CODE = tuple(
 )
 DECIDED_BY = {
     "native": C_CODE,
-    "sweep": (*C_CODE, "device_runner/android_host/*.py", "pipeline/partition/reference.py"),
+    "sweep": (
+        *C_CODE,
+        "device_runner/android_host/*.py",
+        "pipeline/partition/reference.py",
+        "pipeline/partition/library_claims.py",
+    ),
     "consumer": (
         *APP_CODE,
         "docs/guide.md",
         "tests/consumers/*.py",
-        "tests/features/guard/native*",
+        "tests/features/guard/native*.py",
         "tests/features/guard/native/*",
     ),
 }
@@ -276,7 +281,8 @@ DECIDED_BY = {
 
 def digest_of(mark: str) -> str:
     """The digest of all that decides what tests with a mark say: what is named above, and these tests."""
-    named = [path for pattern in DECIDED_BY[mark] for path in Path().glob(pattern) if path.suffix != ".pyc"]
+    paths = (path for pattern in DECIDED_BY[mark] for path in Path().glob(pattern))
+    named = [path for path in paths if path.is_file() and path.suffix != ".pyc"]
     proofs = [path for path in Path("tests").rglob("test_*.py") if f"pytest.mark.{mark}" in path.read_text("utf-8")]
     digest = hashlib.sha256()
     for path in sorted({*named, *proofs}):
