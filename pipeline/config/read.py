@@ -454,6 +454,10 @@ def _of_data(key_path: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
     if len(set(model.state.values())) < len(model.state):
         what, why = "`state` has an input twice", "two outputs cannot become one input"
         yield _problem((*key_path, "state"), what, why, 'write each input once: state = { hn = "h", cn = "c" }')
+    by_hand = model.preprocess or any(part and part.preprocess for part in (model.calibration, model.evaluation))
+    if model.takes and by_hand:
+        what, why = "`preprocess` beside `takes`", "the graph does what `takes` says, and nothing is left to the app"
+        yield _problem((*key_path, "takes"), what, why, "remove `preprocess`, or `takes`")
     evaluation = model.evaluation or PartConfig()
     if not (evaluation.test_data or model.test_data):
         places = (((*key_path, "labels"), model.labels), ((*key_path, "evaluation", "labels"), evaluation.labels))

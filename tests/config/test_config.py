@@ -20,6 +20,7 @@ from pipeline.core.variant import Level, Style
 
 MINIMAL = 'name = "a"\n[[models]]\npath = "m.onnx"\n'
 PHONE = MINIMAL + '[[targets]]\nname = "t"\nplatform = "android"\n'
+PICTURES = 'takes = { image = "rgb", filter = "android" }\npreprocess = { scale = 0.1 }'
 PAD = '[[targets]]\nname = "pad"\nplatform = "ios"\n'
 
 
@@ -75,6 +76,7 @@ def test_apps_with_a_swift_package_get_the_newest_known_release(tmp_path: Path, 
         (MINIMAL + '[[runs]]\nprovider = "nnpai"', 5, ["unknown execution provider 'nnpai'", "mean `nnapi`?"]),
         (MINIMAL + '[[runs]]\n[[runs]]\nprovider = ["cpu", "CoreML"]', 6, ["'CoreML'", "mean `coreml`?"]),
         (MINIMAL + 'guessed = ["w"]', 4, ["'w' is no guess", "name what is in `dimensions`"]),
+        (MINIMAL + PICTURES, 4, ["`preprocess` beside `takes`", "remove `preprocess`"]),
         ("name = \n", None, ["not valid TOML", "line 1"]),
         ('name = "a"\nmodels = []', 2, ["models", "length >= 1"]),
         ('[[models]]\npath = "m.onnx"\n', None, ["missing required field `name`"]),
