@@ -38,9 +38,17 @@ class Proportions(StrEnum):
     LETTERBOX = "letterbox"
 
 
-SHORT_SIDE = r"short [1-9][0-9]{0,4}"
+class ChannelOrder(StrEnum):
+    """The order of the channels that a model takes."""
 
-Channels = Annotated[tuple[float, ...], Meta(min_length=3, max_length=3)]
+    RGB = "RGB"
+    BGR = "BGR"
+
+
+SHORT_SIDE = r"short [1-9][0-9]{0,4}"
+"""In place of height and width: the length of an image's short side."""
+
+PerChannel = Annotated[tuple[float, ...], Meta(min_length=3, max_length=3)]
 
 
 class Takes(config_tables.Table, frozen=True, kw_only=True):
@@ -65,15 +73,15 @@ class Takes(config_tables.Table, frozen=True, kw_only=True):
     filter: Filter
     """pillow-bilinear (torchvision and Transformers on images), opencv-linear, opencv-cubic or android
     (createScaledBitmap with its filter): that of the training, or the model gets other pixels than it knows."""
-    channels: config_tables.Channels = config_tables.Channels.RGB
+    channels: ChannelOrder = ChannelOrder.RGB
     """RGB or BGR: their order for the model."""
     layout: config_tables.ImageLayout = config_tables.ImageLayout.NCHW
     """NCHW or NHWC."""
     divide: Annotated[float, Meta(gt=0)] | None = None
     """Divided by first: 255 gives 0 to 1."""
-    mean: float | Channels | None = None
+    mean: float | PerChannel | None = None
     """Subtracted then: one number, or one for each channel."""
-    scale: float | Channels | None = None
+    scale: float | PerChannel | None = None
     """Multiplied with last: one number, or one for each channel."""
 
     @property

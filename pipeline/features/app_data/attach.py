@@ -19,6 +19,7 @@ from pipeline.features.app_data.graph_end import GraphEnd
 from pipeline.job import attachment as job_attachment
 from pipeline.model import edit as onnx_edit
 from pipeline.model import signature
+from pipeline.model import types as onnx_types
 from pipeline.model.signature import TensorInfo
 from pipeline.passes import base as passes_base
 from pipeline.passes import edit as passes_edit
@@ -104,6 +105,8 @@ def read_labels(file: Path) -> list[str]:
 
 
 def _put_before(proto: "onnx.ModelProto", takes: app_data.Takes, where: str) -> None:
+    from onnx import helper
+
     graph = proto.graph
     tensor = _chosen(signature.own_inputs(proto), takes.input, "takes.input", where)
     size = _size_for(tensor, takes, where)
@@ -119,9 +122,7 @@ def _put_before(proto: "onnx.ModelProto", takes: app_data.Takes, where: str) -> 
     part = image.tensor_of(takes, size)
     taken = _names(graph)
     _refuse_names(part, taken, where)
-    name = next(
-        name for name in (image.INPUT, *(f"{image.INPUT}_{number}" for number in range(2, 99))) if name not in taken
-    )
+    name = next(name for name in _numbered(image.INPUT) if name not in taken)
     for node in part.nodes:
         node.input[:] = [name if value == image.INPUT else value for value in node.input]
     part.nodes[-1].output[:] = [tensor.name]  # readers of the input, in bodies too, read what the part makes
@@ -132,19 +133,13 @@ def _put_before(proto: "onnx.ModelProto", takes: app_data.Takes, where: str) -> 
     batch = tensor.shape[0] if tensor.shape else None
     place = next(index for index, value in enumerate(graph.input) if value.name == tensor.name)
     _one_for_all(graph, batch)
-    value = graph.input[place]
-    value.Clear()
-    value.name = name
-    value.type.tensor_type.elem_type = 2
-    for dim in (1, "height", "width", takes.image.channels):
-        axis = value.type.tensor_type.shape.dim.add()
-        if isinstance(dim, str):
-            axis.dim_param = dim
-        else:
-            axis.dim_value = dim
+    axes: list[str | int | None] = [1, "height", "width", takes.image.channels]
+    graph.input[place].CopyFrom(helper.make_tensor_value_info(name, onnx_types.UINT8, axes))
 
 
 def _put_behind(proto: "onnx.ModelProto", gives: app_data.Gives, where: str) -> None:
+    from onnx import helper
+
     graph = proto.graph
     tensor = _chosen(signature.tensor_infos(graph.output), gives.output, "gives.output", where)
     labels = read_labels(Path(gives.classes))
@@ -179,11 +174,10 @@ def _put_behind(proto: "onnx.ModelProto", gives: app_data.Gives, where: str) -> 
     graph.initializer.extend(part.constants)
     onnx_edit.keep_only(graph.output, lambda value: value.name != tensor.name)
     most = min(gives.top, len(labels))
-    for name, kind in ((classes.LABELS, 8), (classes.SCORES, 1)):
-        value = graph.output.add(name=name)
-        value.type.tensor_type.elem_type = kind
-        for size in (1, most):
-            value.type.tensor_type.shape.dim.add().dim_value = size
+    graph.output.extend(
+        helper.make_tensor_value_info(name, kind, [1, most])
+        for name, kind in ((classes.LABELS, onnx_types.CODES["string"]), (classes.SCORES, onnx_types.FLOAT))
+    )
 
 
 def _chosen(tensors: tuple[TensorInfo, ...], name: str | None, key: str, where: str) -> TensorInfo:
@@ -229,10 +223,10 @@ def _size_for(tensor: TensorInfo, takes: app_data.Takes, where: str) -> tuple[in
             why=f"`takes.resize` makes it as small as {resized[0]} by {resized[1]}",
             remedy="make `takes.resize` at least as large as `takes.crop`",
         )
-    axes = zip((depth, *own), (3, height, width), strict=True)
+    axes = zip((shape[0], depth, *own), (1, 3, height, width), strict=True)
     if any(isinstance(axis, int) and axis != size for axis, size in axes):
         raise ConfigError(
-            f"an image of 3 channels, {height} by {width}, does not fit the input {tensor.name!r}",
+            f"one image of 3 channels, {height} by {width}, does not fit the input {tensor.name!r}",
             where=where,
             why=f"it is {tensor}",
             remedy="give its height and width as `takes.resize`, or as `takes.crop`, and its `layout`",

@@ -15,6 +15,9 @@ def best_of(gives: app_data.Gives, values: str, labels: Sequence[str]) -> GraphE
     import numpy as np
 
     part = GraphEnd(TITLE)
+    # Of a size that is open no other check sees that there are as many labels: here the first run fails
+    shape = part.constant("shape", np.array([1, len(labels)], np.int64))
+    values = part.add("Reshape", [values, shape], "values")
     if gives.softmax:
         values = part.add("Softmax", [values], "probabilities", axis=-1)
     most = part.constant("most", np.array([min(gives.top, len(labels))], np.int64))

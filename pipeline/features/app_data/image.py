@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.config import app_data
 from pipeline.config import tables as config_tables
 from pipeline.features.app_data.graph_end import GraphEnd
+from pipeline.model import types as onnx_types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ def tensor_of(takes: app_data.Takes, size: tuple[int, int]) -> GraphEnd:
     """
     part = GraphEnd(TITLE)
     form = FORMS[takes.filter]
-    pixels = INPUT if form.in_bytes else part.add("Cast", [INPUT], "floats", to=1)
+    pixels = INPUT if form.in_bytes else part.add("Cast", [INPUT], "floats", to=onnx_types.FLOAT)
     if takes.short_side:
         pixels = _cropped(part, _resized_short(part, pixels, takes), takes, size)
     elif takes.fit is app_data.Proportions.LETTERBOX:
@@ -59,13 +60,13 @@ def tensor_of(takes: app_data.Takes, size: tuple[int, int]) -> GraphEnd:
         sizes = part.constant("sizes", _integers(1, height, width, takes.image.channels))
         pixels = _resized(part, pixels, sizes, form)
         pixels = _cropped(part, pixels, takes, size) if takes.crop else pixels
-    order = [2, 1, 0] if takes.channels is config_tables.Channels.BGR else [0, 1, 2]
+    order = [2, 1, 0] if takes.channels is app_data.ChannelOrder.BGR else [0, 1, 2]
     if order != list(range(takes.image.channels)):  # behind Resize: before it all pixels would be moved
         pixels = part.add("Gather", [pixels, part.constant("order", _integers(*order))], "channels", axis=3)
     if takes.layout is config_tables.ImageLayout.NCHW:
         pixels = part.add("Transpose", [pixels], "planes", perm=[0, 3, 1, 2])
     if form.in_bytes:
-        pixels = part.add("Cast", [pixels], "floats", to=1)
+        pixels = part.add("Cast", [pixels], "floats", to=onnx_types.FLOAT)
     for op_type, name, values in (
         ("Div", "divided", takes.divide),
         ("Sub", "centred", takes.mean),
@@ -94,12 +95,12 @@ def _lengths(part: GraphEnd, pixels: str) -> str:
     """Height and width of the app's image, in floats."""
     shape = part.add("Shape", [pixels], "shape")
     sides = part.add("Gather", [shape, part.constant("sides", _integers(1, 2))], "lengths")
-    return part.add("Cast", [sides], "float lengths", to=1)
+    return part.add("Cast", [sides], "float lengths", to=onnx_types.FLOAT)
 
 
 def _sizes(part: GraphEnd, lengths: str, channels: int) -> str:
     """What Resize wants, of height and width in floats."""
-    whole = part.add("Cast", [lengths], "whole lengths", to=7)
+    whole = part.add("Cast", [lengths], "whole lengths", to=onnx_types.CODES["i64"])
     ends = part.constant("batch", _integers(1)), part.constant("depth", _integers(channels))
     return part.add("Concat", [ends[0], whole, ends[1]], "sizes", axis=0)
 
@@ -120,9 +121,9 @@ def _cropped(part: GraphEnd, pixels: str, takes: app_data.Takes, size: tuple[int
     sides = part.constant("cut", _integers(height, width))
     shape = part.add("Shape", [pixels], "resized shape")
     lengths = part.add("Gather", [shape, part.constant("cut sides", _integers(1, 2))], "resized lengths")
-    left = part.add("Cast", [part.add("Sub", [lengths, sides], "left over")], "float left over", to=1)
+    left = part.add("Cast", [part.add("Sub", [lengths, sides], "left over")], "float left over", to=onnx_types.FLOAT)
     half = part.add("Round", [part.add("Mul", [left, part.constant("half", _floats(0.5))], "margin")], "whole margin")
-    start = part.add("Cast", [half], "start", to=7)
+    start = part.add("Cast", [half], "start", to=onnx_types.CODES["i64"])
     end = part.add("Add", [start, sides], "end")
     pixels = part.add("Slice", [pixels, start, end, part.constant("axes", _integers(1, 2))], "cropped")
     return part.add(
@@ -143,10 +144,9 @@ def _letterboxed(part: GraphEnd, pixels: str, takes: app_data.Takes, size: tuple
     before = part.add("Round", [part.add("Sub", [half, part.constant("tenth", _floats(0.1))], "less")], "before")
     behind = part.add("Sub", [left, before], "behind")
     none = part.constant("none", _integers(0))
-    ends = [
-        part.add("Cast", [end], f"{name} in pixels", to=7) for end, name in ((before, "before"), (behind, "behind"))
-    ]
-    pads = part.add("Concat", [none, ends[0], none, none, ends[1], none], "pads", axis=0)
+    first = part.add("Cast", [before], "before in pixels", to=onnx_types.CODES["i64"])
+    last = part.add("Cast", [behind], "behind in pixels", to=onnx_types.CODES["i64"])
+    pads = part.add("Concat", [none, first, none, none, last, none], "pads", axis=0)
     kind = "uint8" if FORMS[takes.filter].in_bytes else "float32"
     padded = part.add("Pad", [pixels, pads, part.constant("fill", _of_kind(takes.fill, kind))], "padded")
     shape = part.constant("target size", _integers(1, height, width, takes.image.channels))

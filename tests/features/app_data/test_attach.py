@@ -13,6 +13,7 @@ from PIL import Image
 
 from pipeline.config import ModelConfig
 from pipeline.config.app_data import Filter, Gives, ImageBytes, Takes
+from pipeline.core import ort_session
 from pipeline.core.errors import ConfigError
 from pipeline.features.app_data import attach
 from pipeline.model.onnx_model import LeanModel
@@ -106,6 +107,21 @@ def test_other_labels_are_another_pass(tmp_path: Path) -> None:
     assert attach.attachment(ModelConfig(path="m.onnx")) is None
 
 
+def test_labels_that_do_not_fit_classes_of_an_open_number_fail_the_first_run(tmp_path: Path) -> None:
+    model = classifier()
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "classes"
+    session = attached(model, tmp_path, None, Gives(classes=str(labels(tmp_path, 19))))
+    with pytest.raises(ort_session.ort_errors(), match="cannot be reshaped"):
+        session.run(None, {"x": np.zeros((1, 3, *SIZE), np.float32)})
+
+
+def of_rows(count: int) -> onnx.ModelProto:
+    """The classifier for so many pictures at once."""
+    model = classifier()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = count
+    return model
+
+
 Change = Callable[[Path], "tuple[onnx.ModelProto, Takes | None, Gives | None]"]
 
 
@@ -120,12 +136,13 @@ def changed(**values: Any) -> Takes:
         (lambda _: (classifier(), changed(resize=(64, 64)), None), "3 channels, 64 by 64, does not fit the input 'x'"),
         (lambda _: (classifier(), changed(resize="short 40"), None), "32 by 48 cannot be cut out of every picture"),
         (lambda _: (classifier(), changed(resize=(32, 40), crop=(32, 48)), None), "32 by 48 cannot be cut out"),
+        (lambda _: (of_rows(8), RGBA, None), "one image of 3 channels, 32 by 48, does not fit the input 'x'"),
         (lambda _: (classifier(), changed(input="y"), None), "the model has no 'y'"),
         (lambda folder: (classifier(), None, Gives(classes=str(labels(folder, 19)))), "19 labels do not fit"),
         (lambda folder: (classifier(), None, Gives(classes=str(folder / "none.txt"))), "the labels cannot be read"),
         (lambda folder: (classifier(), None, Gives(classes=str(labels(folder)), output="x")), "the model has no 'x'"),
     ],
-    ids=["opset", "size", "short", "crop", "input", "labels", "file", "output"],
+    ids=["opset", "size", "short", "crop", "batch", "input", "labels", "file", "output"],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, change: Change, what: str) -> None:
     model, takes, gives = change(tmp_path)

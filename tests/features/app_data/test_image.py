@@ -9,8 +9,8 @@ import pytest
 from onnx import helper
 from PIL import Image
 
-from pipeline.config.app_data import Filter, ImageBytes, Proportions, Takes
-from pipeline.config.tables import Channels, ImageLayout
+from pipeline.config.app_data import ChannelOrder, Filter, ImageBytes, Proportions, Takes
+from pipeline.config.tables import ImageLayout
 from pipeline.features.app_data import image
 
 SIZES = ((300, 500), (64, 48), (31, 200), (600, 33), (224, 224), (97, 1001))
@@ -131,7 +131,9 @@ def test_letterbox_as_ultralytics_does() -> None:
 
 
 def test_the_fourth_channel_is_left_out_and_the_order_is_the_models() -> None:
-    takes = Takes(image=ImageBytes.RGBA, filter=Filter.PILLOW_BILINEAR, channels=Channels.BGR, layout=ImageLayout.NHWC)
+    takes = Takes(
+        image=ImageBytes.RGBA, filter=Filter.PILLOW_BILINEAR, channels=ChannelOrder.BGR, layout=ImageLayout.NHWC
+    )
     compute = computing(takes)
     plain = computing(Takes(image=ImageBytes.RGB, filter=Filter.PILLOW_BILINEAR))
     for pixels in pictures(4):
