@@ -207,6 +207,13 @@ def _size_for(tensor: TensorInfo, takes: app_data.Takes, where: str) -> tuple[in
         )
     planes = takes.layout is config_tables.ImageLayout.NCHW
     depth, own = (shape[1], shape[2:]) if planes else (shape[3], shape[1:3])
+    if isinstance(depth, int) and depth != 3:
+        raise ConfigError(
+            f"the input {tensor.name!r} has {depth} channels",
+            where=where,
+            why=f"it is {tensor}, {takes.layout}; red, green and blue are given to a model",
+            remedy="set `takes.layout` where it is the other one; give other models tensors, without `takes`",
+        )
     height, width = takes.size or own
     if not (isinstance(height, int) and isinstance(width, int)):
         raise ConfigError(
@@ -223,13 +230,13 @@ def _size_for(tensor: TensorInfo, takes: app_data.Takes, where: str) -> tuple[in
             why=f"`takes.resize` makes it as small as {resized[0]} by {resized[1]}",
             remedy="make `takes.resize` at least as large as `takes.crop`",
         )
-    axes = zip((shape[0], depth, *own), (1, 3, height, width), strict=True)
+    axes = zip((shape[0], *own), (1, height, width), strict=True)
     if any(isinstance(axis, int) and axis != size for axis, size in axes):
         raise ConfigError(
-            f"one image of 3 channels, {height} by {width}, does not fit the input {tensor.name!r}",
+            f"one image, {height} by {width}, does not fit the input {tensor.name!r}",
             where=where,
             why=f"it is {tensor}",
-            remedy="give its height and width as `takes.resize`, or as `takes.crop`, and its `layout`",
+            remedy="give its size as `takes.resize` or `takes.crop`, and export the model for one image",
         )
     return height, width
 

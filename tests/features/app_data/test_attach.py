@@ -13,6 +13,7 @@ from PIL import Image
 
 from pipeline.config import ModelConfig
 from pipeline.config.app_data import Filter, Gives, ImageBytes, Takes
+from pipeline.config.tables import ImageLayout
 from pipeline.core import ort_session
 from pipeline.core.errors import ConfigError
 from pipeline.features.app_data import attach
@@ -133,16 +134,17 @@ def changed(**values: Any) -> Takes:
     ("change", "what"),
     [
         (lambda _: (classifier(13), RGBA, None), "opset 13 has no Resize as pillow-bilinear needs it"),
-        (lambda _: (classifier(), changed(resize=(64, 64)), None), "3 channels, 64 by 64, does not fit the input 'x'"),
+        (lambda _: (classifier(), changed(resize=(64, 64)), None), "one image, 64 by 64, does not fit the input 'x'"),
         (lambda _: (classifier(), changed(resize="short 40"), None), "32 by 48 cannot be cut out of every picture"),
         (lambda _: (classifier(), changed(resize=(32, 40), crop=(32, 48)), None), "32 by 48 cannot be cut out"),
-        (lambda _: (of_rows(8), RGBA, None), "one image of 3 channels, 32 by 48, does not fit the input 'x'"),
+        (lambda _: (classifier(), changed(layout=ImageLayout.NHWC), None), "the input 'x' has 48 channels"),
+        (lambda _: (of_rows(8), RGBA, None), "one image, 32 by 48, does not fit the input 'x'"),
         (lambda _: (classifier(), changed(input="y"), None), "the model has no 'y'"),
         (lambda folder: (classifier(), None, Gives(classes=str(labels(folder, 19)))), "19 labels do not fit"),
         (lambda folder: (classifier(), None, Gives(classes=str(folder / "none.txt"))), "the labels cannot be read"),
         (lambda folder: (classifier(), None, Gives(classes=str(labels(folder)), output="x")), "the model has no 'x'"),
     ],
-    ids=["opset", "size", "short", "crop", "batch", "input", "labels", "file", "output"],
+    ids=["opset", "size", "short", "crop", "channels", "batch", "input", "labels", "file", "output"],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, change: Change, what: str) -> None:
     model, takes, gives = change(tmp_path)
