@@ -144,6 +144,7 @@ MOST_FIRST = 2
 class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
     """One model's answer. `sizes` are those of the dynamic dimensions, `guessed` those that nobody gave.
 
+    `nodes` are the model's own, and `ends` those beside them that make tensors of an app's data and back.
     `oldest` has the rows whose verdict is another one on the oldest systems that ONNX Runtime's packages allow.
     `optimize` is the level that was judged: basic, or none where ONNX Runtime cannot make a session on the CPU, or was
     not asked for one since the model has too many nodes. With `error` set, nothing else is known.
@@ -151,6 +152,7 @@ class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     nodes: int = 0
+    ends: int = 0
     opset: int | None = None
     dynamic: tuple[str, ...] = ()
     sizes: dict[str, int] = {}
@@ -241,7 +243,7 @@ def fit(
         lacking = "; ".join(dict.fromkeys(f"{error.what}: {error.remedy}" for error in lacking_errors))
         before = _answers(views, settings)
         dynamic = before[0].dynamic
-        guessed = partition_subject.unnamed(views.loaded.proto, given) if views.loaded else ()
+        guessed = partition_subject.unnamed(views.loaded.proto, given) if views.loaded and dynamic else ()
         likely = partition_subject.likely_sizes(views.loaded, given) if views.loaded and (dynamic or given) else ()
         with_sizes = _with_sizes(views, likely, folder, tried=bool(guessed) and not cpu)
         sizes, sized, fixed_cpu = with_sizes.sizes, with_sizes.views, with_sizes.cpu
@@ -273,6 +275,7 @@ def fit(
         return ModelFit(
             path=source.name,
             nodes=before[0].nodes,
+            ends=len(before[0].ends),
             opset=onnx_edit.onnx_opset(views.loaded.proto) or None if views.loaded else None,
             dynamic=dynamic,
             sizes=sizes or {},

@@ -494,7 +494,8 @@ def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Findin
     for model in prepared:
         texts = [f"precision {verdict.text}" for verdict in model.converted.verdicts]
         texts += [f"precision {form.precision}: {form.search.text}" for form in model.converted.models if form.search]
-        if (result := model.converted.result) and (dynamic := result.dynamic) and not model.table.lists:
+        unseen = model.table.lists or (model.table.takes and model.table.takes.image)  # the model's own have sizes
+        if (result := model.converted.result) and (dynamic := result.dynamic) and not unseen:
             texts.append(
                 f"open dimensions {', '.join(dynamic)}: NNAPI takes nothing whose shape is open; "
                 "fix them with `dimensions` in the config, where the model still loads with fixed ones"

@@ -16,6 +16,10 @@ ONNX_DOMAINS = ("", "ai.onnx")
 """ONNX's own operators: its domain has two spellings."""
 
 
+ENDS = "app_data/"
+"""What the names of nodes begin with that make tensors of an app's data and back, beside a model's own."""
+
+
 def plain_domain(domain: str) -> str:
     """A domain in the spelling that graphs have here: "" for ONNX's own."""
     return "" if domain in ONNX_DOMAINS else domain

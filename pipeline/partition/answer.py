@@ -336,10 +336,12 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     of a body once, and about as many where they are `copies_estimated`. For others with partitions `given_bytes` go
     into these and `taken_bytes` come out, None where sizes are not known.
 
-    `claimed` counts nodes of the main graph; `partitions` lists each group's nodes by their first outputs.
-    `rules_release` is the release whose rules decided for `ort_release`, which has none of its own when it is later;
-    "" where a library's own claims are the answer. `dynamic` names the dimensions of inputs that have no size, `fixed`
-    is what likely sizes would give where that is more. `shapes_from` is the release whose shape inference was used.
+    `nodes` and `claimed` count the model's own nodes of the main graph, and all else here is of these; `ends` are the
+    nodes, by their first outputs, that make tensors of an app's data and back, of which partitions have `claimed_ends`.
+    `partitions` lists each group's nodes by their first outputs. `rules_release` is the release whose rules decided for
+    `ort_release`, which has none of its own when it is later; "" where a library's own claims are the answer. `dynamic`
+    names the dimensions of inputs that have no size where the model's own nodes meet them, `fixed` is what likely sizes
+    would give where that is more. `shapes_from` is the release whose shape inference was used.
     """
 
     path: str
@@ -350,6 +352,8 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     rules_release: str = ""
     nodes: int = 0
     claimed: int = 0
+    ends: tuple[str, ...] = ()
+    claimed_ends: int = 0
     partitions: tuple[tuple[str, ...], ...] = ()
     copies: int | None = None
     copies_estimated: bool = False
@@ -372,6 +376,13 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     def borders(self) -> int:
         """What the provider's borders cost: copies where it has these, else partitions."""
         return len(self.partitions) if self.copies is None else self.copies
+
+    @property
+    def ends_text(self) -> str:
+        """What is said of the nodes that are not counted, where there are some."""
+        taken = f", but for {self.claimed_ends} that the provider takes" if self.claimed_ends else ""
+        what = f"the ends ({len(self.ends)} nodes, which make tensors of the app's data and back) run on the CPU"
+        return f"{what}{taken}, and are not counted"
 
     @property
     def asked_text(self) -> str:

@@ -1,5 +1,6 @@
 """Judges one model for a provider: the answers of `ort-mobile partition`."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +30,7 @@ from pipeline.partition.answer import (
     SizedAnswer,
 )
 from pipeline.partition.graph import Graph, Node, bodies
+from pipeline.partition.model_core import core_of
 from pipeline.partition.processors import processor_warnings
 from pipeline.partition.provider_claims import ModelRun
 from pipeline.partition.rules import (
@@ -109,7 +111,8 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
 
     What the provider is shown is asked about; what becomes of it on load is asked of the file that ships.
     Nodes that a chip may compute otherwise are named, unless it `simulates` them next. A `brief` answer has decisions
-    about refused nodes alone, no single cuts, and no bytes at the borders of partitions.
+    about refused nodes alone, no single cuts, and no bytes at the borders of partitions. What is said of nodes is of
+    the model's own: those that make tensors of an app's data are counted apart.
     """
     import onnxruntime
 
@@ -141,10 +144,13 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
         in_bodies = [(owner, body, claim(body, settings)) for owner, body in bodies(shown)]
         if not load.error:
             load = asked.at_run(ModelRun(views=views, ships=ships, settings=settings, load=load))
+    core = core_of(shown)
+    in_bodies = [of_body for of_body in in_bodies if of_body[0].index not in core.ends]
     copies_inside = sum(copies_of(body, settings, inside.claimed) or 0 for _, body, inside in in_bodies)
-    cuts, operators = gains(shown, settings, provider_claim, copies_inside, each=not brief)
+    counted = core.claim(provider_claim)
+    cuts, operators = gains(core.graph, settings, counted, copies_inside, each=not brief)
     apart = not (settings.rules.on_cpu or settings.rules.copies or brief)  # partitions with memory of their own
-    given, taken = (copied_bytes(shown, provider_claim.groups) if apart else None) or (None, None)
+    given, taken = (copied_bytes(core.graph, counted.groups) if apart else None) or (None, None)
     return ModelAnswer(
         path=views.source.name,
         ep=settings.provider,
@@ -152,14 +158,16 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
         compiler=compiler,
         ort_release=str(Release(*settings.ort_release)),
         rules_release="" if settings.rules.by_chip else str(ort_releases.rules_of(settings.ort_release)),
-        nodes=len(shown.nodes),
-        claimed=len(provider_claim.claimed),
-        partitions=provider_claim.names(),
-        copies=copies_of(shown, settings, provider_claim.claimed, copies_inside),
+        nodes=len(core.graph.nodes),
+        claimed=len(counted.claimed),
+        ends=tuple(node.first_output for node in core.ends.values()),
+        claimed_ends=len(provider_claim.claimed & core.ends.keys()),
+        partitions=counted.names(),
+        copies=copies_of(core.graph, settings, counted.claimed, copies_inside),
         copies_estimated=(settings.rules.copies and len(load.rounds) > 1)  # functions were inlined
         or any(
             copies_estimated(graph, settings, taken.claimed)
-            for graph, taken in ((shown, provider_claim), *((body, inside) for _, body, inside in in_bodies))
+            for graph, taken in ((core.graph, counted), *((body, inside) for _, body, inside in in_bodies))
         ),
         given_bytes=given,
         taken_bytes=taken,
@@ -168,20 +176,22 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
             for owner, _, inside in in_bodies
             if inside.groups
         ),
-        decisions=_decisions(shown, provider_claim, brief=brief),
+        decisions=_decisions(core.graph, counted, brief=brief),
         cuts=cuts,
         operators=operators,
         load=load,
-        dynamic=views.dynamic,
+        dynamic=views.dynamic(core.hidden),
         shapes_from=onnxruntime.__version__,
-        warnings=(
-            *dict.fromkeys(views.warnings),
-            *processor_warnings(shown, settings, optimized_there=views.loaded is not None),
-            *settings.warnings,
-            *(() if load.error else asked.warnings(ModelRun(views=views, ships=ships, settings=settings, load=load))),
-            *doubts,
-        ),
+        warnings=(*_warnings(ModelRun(views=views, ships=ships, settings=settings, load=load), shown), *doubts),
     )
+
+
+def _warnings(run: ModelRun, shown: Graph) -> Iterator[str]:
+    """What works otherwise than expected: said of the file, of the settings, and by the provider."""
+    yield from dict.fromkeys(run.views.warnings)
+    yield from processor_warnings(shown, run.settings, optimized_there=run.views.loaded is not None)
+    yield from run.settings.warnings
+    yield from () if run.load.error else claims_of(run.settings).warnings(run)
 
 
 def _decisions(graph: Graph, provider_claim: Claim, *, brief: bool) -> tuple[Decision, ...]:

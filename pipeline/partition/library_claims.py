@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -68,6 +68,7 @@ def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings,
             note = FORESEEN.format(library.error)
             return ClaimDiff(path=answer.path, same=True, our_partitions=len(answer.partitions), notes=(note,))
         return ClaimDiff(path=answer.path, error=library.error, crashed=library.crashed)
+    library = _without(library, answer.ends)
     if library.rest:
         # The claims with all nodes that were not refused, each by itself
         kinds = {plain_name(name): kind for name, kind in library.kinds.items()}
@@ -98,6 +99,22 @@ def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings,
         # A provider that takes each node by itself has no numbers of partitions.
         nodes=tuple(_nodes(answer, library, same, numbered=not (has_rules and settings.rules.copies))),
         notes=tuple(text for holds, text in notes if holds and text),
+    )
+
+
+def _without(library: LibraryClaims, ends: Collection[str]) -> LibraryClaims:
+    """The claims without nodes that our answer does not count, and groups of these alone."""
+    if not ends:
+        return library
+    names = {plain_name(name) for name in ends}
+    own = [tuple(name for name in group if plain_name(name) not in names) for group in library.partitions or ()]
+    groups = None if library.partitions is None else tuple(filter(None, own))
+    nodes = frozenset(name for name in library.nodes if plain_name(name) not in names)
+    return msgspec.structs.replace(
+        library,
+        partitions=groups,
+        nodes=nodes,
+        count=library.count if groups is None else len(groups),
     )
 
 

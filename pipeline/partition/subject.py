@@ -3,7 +3,7 @@
 import hashlib
 import os
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -107,10 +107,11 @@ class Views:
         graph = self._of_file()
         return len(graph.nodes) + sum(len(body.nodes) for _, body in bodies(graph))
 
-    @cached_property
-    def dynamic(self) -> tuple[str, ...]:
-        """The shortest names of the inputs' dimensions that have no size; none of an ORT format file's."""
-        return dynamic_names(self.loaded.proto) if self.loaded else ()
+    def dynamic(self, hidden: Container[str] = ()) -> tuple[str, ...]:
+        """The shortest names of the inputs' dimensions that have no size, but of `hidden` inputs; none of an ORT
+        format file's.
+        """
+        return dynamic_names(self.loaded.proto, hidden) if self.loaded else ()
 
     @cached_property
     def computed(self) -> list[str]:
@@ -359,9 +360,10 @@ MOST_TRIALS = 12
 """Loading a model needs a tenth of a second, and the first sizes are nearly always accepted."""
 
 
-def dynamic_names(model: "ModelProto") -> tuple[str, ...]:
-    """The shortest names of the inputs' dimensions that have no size."""
-    return tuple(signature.names_of(signature.open_axes(signature.own_inputs(model))))
+def dynamic_names(model: "ModelProto", hidden: Container[str] = ()) -> tuple[str, ...]:
+    """The shortest names of the inputs' dimensions that have no size, but of `hidden` inputs."""
+    given = [info for info in signature.own_inputs(model) if info.name not in hidden]
+    return tuple(signature.names_of(signature.open_axes(given)))
 
 
 def unnamed(model: "ModelProto", sizes: Mapping[str, int]) -> tuple[str, ...]:

@@ -114,6 +114,10 @@ def _fit(model: "fitness.ModelFit", judged_for: Sequence[str]) -> Iterator[Line]
     opset = f", opset {model.opset}" if model.opset else ""
     nodes = counting.counted(model.nodes, "node")
     yield Line((model.path, "bold"), f": {nodes}{opset}, ONNX Runtime {', '.join(judged_for)}")
+    if model.ends:
+        yield Line(
+            f"{model.ends} nodes make tensors of the app's data and back: they run on the CPU, and are not counted"
+        )
     if model.dynamic:
         guessed = f"; guessed: {_named(model.guessed)}" if model.guessed and model.sizes else ""
         yield Line(f"dynamic dimensions: {_named(model.dynamic)}{guessed}")
@@ -288,6 +292,8 @@ def _model(answer: claim_answer.ModelAnswer) -> Iterator[Line]:
         f"  {answer.claimed} of {answer.nodes} nodes supported "
         f"({claim_answer.percent_of(answer.claimed, answer.nodes)} %)"
     )
+    if answer.ends:
+        yield Line(f"  {answer.ends_text}")
     if by_copies:
         copies = provider_rules.PROVIDER_RULES[answer.ep].borders(answer.borders, about=answer.copies_estimated)
         yield Line(f"  {copies} between GPU and CPU per inference")

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from pipeline.config import app_data
 from pipeline.features.app_data.graph_end import GraphEnd
+from pipeline.model import edit as onnx_edit
 
-TITLE = "app_data/gives"
+TITLE = f"{onnx_edit.ENDS}gives"
 LABELS, SCORES = "labels", "scores"
 """The outputs: the best labels, and the value of each, both of one row."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.config import app_data
 from pipeline.config import tables as config_tables
 from pipeline.features.app_data.graph_end import GraphEnd
+from pipeline.model import edit as onnx_edit
 from pipeline.model import types as onnx_types
 
 
@@ -39,7 +40,7 @@ FORMS = {
     app_data.Filter.ANDROID: ResizeForm(attributes={**_PLAIN, "mode": "linear"}),
 }
 
-TITLE = "app_data/takes"
+TITLE = f"{onnx_edit.ENDS}takes"
 INPUT = "image"
 
 
