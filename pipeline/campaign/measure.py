@@ -191,6 +191,14 @@ OnRun = Callable[[str, PlannedRun, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPlan:
+    """Everything that is stored of a plan, by the id of the planned run, and why devices were left, by their names."""
+
+    records: dict[str, list[RunRecord]]
+    left: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
     """Open devices with a store of what they measured."""
 
@@ -201,15 +209,12 @@ class Bench:
     work: Path
     progress: Progress
 
-    def measure(
-        self, campaign: CampaignRecord, plan: CampaignPlan
-    ) -> tuple[dict[str, list[RunRecord]], dict[str, str]]:
-        """Run what of a plan is not stored yet: everything that is stored then by the id of the planned run, and why
-        devices could not finish.
-        """
+    def measure(self, campaign: CampaignRecord, plan: CampaignPlan) -> MeasuredPlan:
+        """Run what of a plan is not stored yet."""
         self.store.start(campaign, self.facts.values())
         left = self.run(plan) if plan.planned_runs else {}
-        return counting.grouped((record.planned, record) for record in self.store.runs(campaign.id)), left
+        records = counting.grouped((record.planned, record) for record in self.store.runs(campaign.id))
+        return MeasuredPlan(records=records, left=left)
 
     def run(self, plan: CampaignPlan, shorter: str = "", here_seconds: float | None = None) -> dict[str, str]:
         """Run everything of a plan that is not stored yet, as `measure` does, and show it: a line for each device.

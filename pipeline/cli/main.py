@@ -268,6 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             stream.reconfigure(errors=HANDLER)
     try:
         code = cli.main(args=arguments, prog_name="ort-mobile", standalone_mode=False)
+        # `code` is what a command gave to ctx.exit; 0 where it returned.
         _leave(code if isinstance(code, int) else core_errors.ExitCode.DONE)
     except click.ClickException as error:
         error.show()

@@ -24,7 +24,7 @@ devices_option = click.option(
 )
 wait_option = click.option(
     "--wait",
-    "lease_seconds",
+    "device_wait_seconds",
     type=click.FloatRange(0, 604_800),
     default=0.0,
     metavar="SECONDS",

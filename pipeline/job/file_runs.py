@@ -32,20 +32,26 @@ FindingsOf: TypeAlias = Callable[[str, RunOptions], tuple[Finding, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PerfOrder:
-    """What to measure where, and how."""
+class FilesOnData:
+    """Files, and what they are run on."""
 
     files: tuple[Path, ...]
+    dimensions: dict[str, int]
+    """Sizes of open dimensions, by symbolic name or `input[axis]`."""
+    data: Dataset = field(default_factory=Dataset)
+    """Random numbers by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerfOrder(FilesOnData):
+    """What to measure where, and how."""
+
     options: tuple[RunOptions, ...]
     device: str
     library: str | None
-    dimensions: dict[str, int]
-    """Sizes of open dimensions, by symbolic name or `input[axis]`."""
     measure: configs.MeasureConfig
     profiles: Path | None = None
     """Where profiles of one more run of each file go; None wants none."""
-    data: Dataset = field(default_factory=Dataset)
-    """What the files are run on; random numbers by default."""
     blame: bool = False
     """Find the options that crash and keep them in the deny list."""
     conditions: configs.ConditionsConfig | None = None
@@ -61,7 +67,7 @@ class PerfOrder:
     """How long a device that another process has is waited for."""
 
 
-def inputs_of_files(order: PerfOrder, work: Path) -> dict[str, campaign_planned.Inputs]:
+def inputs_of_files(order: FilesOnData, work: Path) -> dict[str, campaign_planned.Inputs]:
     """What each file is given, by its path: the probe's own random numbers, or, where sizes or data are given or
     dimensions are open, what is made in `work` in processes of their own; raises what is wrong with these.
 
@@ -92,7 +98,7 @@ def inputs_of_files(order: PerfOrder, work: Path) -> dict[str, campaign_planned.
     }
 
 
-def guessed_sizes(order: PerfOrder, inputs: Mapping[str, campaign_planned.Inputs]) -> dict[Path, dict[str, int]]:
+def guessed_sizes(order: FilesOnData, inputs: Mapping[str, campaign_planned.Inputs]) -> dict[Path, dict[str, int]]:
     """By file, the sizes of open dimensions that neither the order nor its data give, as they are in the inputs."""
     guessed: dict[Path, dict[str, int]] = {}
     for file in order.files if not order.data.test_data else ():

@@ -1,10 +1,9 @@
 """Whether groups differ from a baseline, by a rule whose errors are bounded (measuring S.3). Pure functions."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -13,6 +12,7 @@ import numpy as np
 from pipeline.campaign.statistics.groups import (
     LEAST_ROUNDS,
     Caution,
+    Floats,
     Interval,
     PairedRatios,
     RunGroup,
@@ -35,13 +35,13 @@ LOOKS = (5, 8, 12, 16, 20, 30)
 LATER_LOOKS = (45, 70, 100, 150)
 """Those of campaigns that may have more rounds: noisy devices, short runs."""
 
-DIFFERENT, SAME = 0.008, 0.05
+DIFFERENT_ERROR, SAME_ERROR = 0.008, 0.05
 """How often equal runs are called different, and those that differ by the margin the same.
 
 Under 1 %, so that 1 % holds in simulation and where noise is not what a test takes it for (measuring S.3).
 """
 
-TAILS = 0.002
+TAIL_ERROR = 0.002
 """How often, besides, equal runs are called different by their means or 90th percentiles: 1 % in all.
 
 It is little, since what stalls one inference in ten is large: 8 threads on 2 cores are the same by their medians and
@@ -84,7 +84,7 @@ class DecisionRule:
     @property
     def confidence(self) -> float:
         """Of the interval that excludes 1 where two are called different, at the last look."""
-        return 1 - DIFFERENT * (self.spent(self.looks[-1]) if self.looks else 1.0)
+        return 1 - DIFFERENT_ERROR * (self.spent(self.looks[-1]) if self.looks else 1.0)
 
 
 DEFAULT_RULE = DecisionRule()
@@ -156,7 +156,7 @@ class Judgement:
     verdict: Verdict = Verdict.NOT_SHOWN
     p_value: float = 1.0
     settled: bool = False
-    confidence: float = 1 - DIFFERENT
+    confidence: float = 1 - DIFFERENT_ERROR
     rounds: int | None = None
     tails: tuple[TailRatio, ...] = ()
 
@@ -183,25 +183,19 @@ def judge(differs: bool, likely: Interval, rule: DecisionRule) -> Verdict:
     return Verdict.SAME if inside else Verdict.NOT_SHOWN
 
 
-IntervalAt = Callable[[float], Interval | None]
-"""The interval of a ratio at a confidence; None where rounds are too few for one."""
-
-
-def tail_level(level: float, number: int) -> float:
-    """The level of error for each of so many means and percentiles beside medians that are judged at a level."""
-    return level * TAILS / DIFFERENT / max(1, number)
-
-
 def tail_ratios(
-    intervals: Mapping[Yardstick, IntervalAt], margin: float, shown: float, apart: float
+    logs: Mapping[Yardstick, Floats], level: float, *, margin: float = DEFAULT_MARGIN, spent: float = 1.0
 ) -> list[TailRatio]:
-    """Means and percentiles that differ by more than the margin; `shown` and `apart` are levels of error.
+    """Means and percentiles that differ by more than the margin, of logarithms of the ratio in each round.
 
-    A difference is shown at the first, and two runs are not the same at the second.
+    `level` is the error that medians beside them are judged at: each of them has its part of what is allowed besides,
+    and a difference is shown at that. `spent` is the share of the allowed errors that a look has, by which two runs
+    are not the same. Nothing is said where rounds are too few for an interval.
     """
+    shown, apart = level * TAIL_ERROR / DIFFERENT_ERROR / max(1, len(logs)), 2 * SAME_ERROR * spent
     tails = []
-    for of, interval_at in intervals.items():
-        sure, likely = interval_at(1 - shown), interval_at(1 - apart)
+    for of, tail_logs in logs.items():
+        sure, likely = ratio_interval(tail_logs, 1 - shown), ratio_interval(tail_logs, 1 - apart)
         if sure is None or likely is None:
             continue
         differs = not sure.low <= 1 <= sure.high and abs(likely.ratio - 1) >= margin
@@ -250,17 +244,16 @@ def _looked(
         if not before[index].settled:
             share, logs = min(1.0, p / spent), sets[index].logs
             weight = p / p_alone if p_alone else len(tested)  # Holm's factor; any below it would exclude 1 as well
-            likely = ratio_interval(logs, 1 - 2 * SAME * spent)
+            likely = ratio_interval(logs, 1 - 2 * SAME_ERROR * spent)
             if likely is not None:
-                intervals = {of: partial(ratio_interval, tail_logs) for of, tail_logs in sets[index].tails.items()}
-                shown = tail_level(DIFFERENT * spent / len(tested), len(intervals))  # Bonferroni
-                tails = tuple(tail_ratios(intervals, rule.margin, shown, 2 * SAME * spent))
-                verdict = with_tails(judge(share <= DIFFERENT, likely, rule), tails)
+                level = DIFFERENT_ERROR * spent / len(tested)  # Bonferroni
+                tails = tuple(tail_ratios(sets[index].tails, level, margin=rule.margin, spent=spent))
+                verdict = with_tails(judge(share <= DIFFERENT_ERROR, likely, rule), tails)
                 # Else measuring ends with 3 % as "the same within 5 %" in 4 to 7 % of campaigns (measuring S.3).
                 half, near = rule.margin / 2, abs(likely.ratio - 1) < rule.least
                 nearly_equal = near and 1 - half <= likely.low and likely.high <= 1 + half
                 settled = nearly_equal if verdict is Verdict.SAME else verdict is not Verdict.NOT_SHOWN
-                level = 2 * SAME * spent if verdict is Verdict.SAME else DIFFERENT * spent / weight
+                level = 2 * SAME_ERROR * spent if verdict is Verdict.SAME else DIFFERENT_ERROR * spent / weight
                 decisions[index] = Judgement(verdict, share, settled, 1 - level, len(logs), tails)
     return decisions
 

@@ -446,10 +446,13 @@ UNRANKED = frozenset(
 
 
 def comparable(group: RunGroup) -> bool:
-    """Whether its times may be compared: those of another machine than the library's, of an emulator, or of a device
-    that a lab found to have changed, may not.
-    """
+    """Whether its times may be compared; `why_unranked` says why not."""
     return UNRANKED.isdisjoint(group.marks)
+
+
+def why_unranked(group: RunGroup) -> str:
+    """What the first mark of another machine, or of a device that changed, says of its times; "" without one."""
+    return next((reason for mark, (_, reason) in MARKED.items() if mark in UNRANKED and mark in group.marks), "")
 
 
 FEWEST_ROUNDS = 5

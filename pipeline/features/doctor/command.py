@@ -68,7 +68,7 @@ def doctor(
     /,
     model: Path,
     device: str | None,
-    lease_seconds: float,
+    device_wait_seconds: float,
     library: str | None,
     minutes: float,
     dimensions: dict[str, int],
@@ -113,7 +113,7 @@ def doctor(
             device=device or order.device,
             library=library,
             conditions=conditions or order.conditions,
-            wait_seconds=lease_seconds,
+            wait_seconds=device_wait_seconds,
         )
         for order in orders
     ]

@@ -15,6 +15,7 @@ from pipeline.cli.outputs import Outputs
 
 if TYPE_CHECKING:
     from device_runner.spec import RunOptions
+    from pipeline import config as configs
     from pipeline.dataset import Dataset
     from pipeline.features.pairs import report as pairs_report
     from pipeline.features.pairs.history import History
@@ -76,8 +77,11 @@ class GateOrder:
     model: str
     least: float
     folder: Path | None
-    runs: "file_runs.PerfOrder"
-    """How pairs are measured, and with which options and inputs model files among the paths are."""
+    measure: "configs.MeasureConfig"
+    files: "file_runs.FilesOnData"
+    """The model files among the paths, and their inputs."""
+    options: "tuple[RunOptions, ...]"
+    """Those that model files are run with."""
 
 
 @click.command(cls=cli_command.Command)
@@ -159,7 +163,7 @@ def gate(
     bisecting: bool,
     history: str,
     devices: tuple[str, ...],
-    lease_seconds: float,
+    device_wait_seconds: float,
     libraries: tuple[str, ...],
     base_library: str | None,
     model: str,
@@ -188,26 +192,19 @@ def gate(
     from pipeline.features.pairs.sources import model_files
     from pipeline.job import file_runs
 
-    runs = file_runs.PerfOrder(
-        files=model_files(paths),
-        options=options,
-        device="",
-        library=None,
-        dimensions=dimensions,
-        measure=configs.MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds),
-        data=data,
-    )
     order = GateOrder(
         paths=paths,
         history=history,
         devices=devices,
-        wait_seconds=lease_seconds,
+        wait_seconds=device_wait_seconds,
         libraries=libraries,
         base_library=base_library,
         model=model,
         least=least / 100,
         folder=output,
-        runs=runs,
+        measure=configs.MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds),
+        files=file_runs.FilesOnData(files=model_files(paths), dimensions=dimensions, data=data),
+        options=options,
     )
     if bisecting:
         _bisect(ctx, order, outputs)
@@ -258,12 +255,12 @@ def _measured(order: GateOrder, histories: "Sequence[History] | None") -> "pairs
 
     library = order.libraries[0] if order.libraries else None
     with storage.scratch() as work:
-        base, candidate = read_sources(order.paths, order.runs, work)
+        base, candidate = read_sources(order.paths, order.files, order.options, work)
         return run_gate(
             replace(base, library=order.base_library or library),
             replace(candidate, library=library),
             histories,
-            order.runs.measure,
+            order.measure,
             least=order.least,
             folder=order.folder or Path("output/gate"),
             devices=order.devices,
@@ -293,9 +290,9 @@ def _bisect(ctx: click.Context, order: GateOrder, outputs: Outputs) -> NoReturn:
         raise click.UsageError("name the paths to bisect, the good one first", ctx)
     with storage.scratch() as work:
         bisection = run_bisection(
-            read_sources(order.paths, order.runs, work),
+            read_sources(order.paths, order.files, order.options, work),
             order.libraries or (None,),
-            order.runs.measure,
+            order.measure,
             least=order.least,
             device=order.devices[0] if order.devices else "local",
             folder=order.folder or Path("output/bisect"),

@@ -7,7 +7,6 @@ the hours in which they were measured.
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -298,10 +297,8 @@ def _compared(
     others = [
         of for of in (run_groups.Yardstick.MEAN, run_groups.Yardstick.P90) if all(of in values for values in by_round)
     ]
-    intervals = {of: partial(paired_interval, by_round[0][of], by_round[1][of]) for of in others}
-    tails = run_compare.tail_ratios(
-        intervals, rule.margin, run_compare.tail_level(1 - confidence, len(others)), 2 * run_compare.SAME
-    )
+    logs = {of: run_groups.log_ratios(by_round[1][of], by_round[0][of]) for of in others}
+    tails = run_compare.tail_ratios(logs, 1 - confidence, margin=rule.margin)
     # Nobody knows what differs between two hours: there only what is over the margin is called different.
     rule = rule if paired else run_compare.DecisionRule(margin=rule.margin, least=rule.margin)
     verdict = run_compare.with_tails(run_compare.judge(not sure.low <= 1 <= sure.high, likely, rule), tails)

@@ -88,7 +88,7 @@ def in_common(base: PairSource, candidate: PairSource) -> Pairing:
     ships = bool(base.shipped and candidate.shipped)
     of_base, of_candidate = (source.shipped if ships else source.by_run for source in (base, candidate))
     pairs: dict[object, Pair] = {}
-    for key in of_base.keys() & of_candidate.keys():
+    for key in (key for key in of_base if key in of_candidate):
         pair = Pair(PairSide(of_base[key], base), PairSide(of_candidate[key], candidate))
         contents = [(side.run.sha256, msgspec.json.encode(side.run.run_options, order="sorted")) for side in pair.sides]
         pairs.setdefault((pair.model, *contents), pair)

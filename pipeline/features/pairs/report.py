@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from device_runner import result as run_result
 from pipeline.campaign import changed_facts
 from pipeline.campaign import record as campaign_record
 from pipeline.campaign.statistics import compare as run_compare
@@ -48,6 +49,11 @@ class ComparedPair(msgspec.Struct, frozen=True, kw_only=True):
     def largest(self) -> float:
         """The largest ratio that was shown or measured of medians; 0 without any."""
         return max([self.ratio or 0.0, *(tail.ratio for tail in self.tails if tail.shown)])
+
+    @property
+    def stalls(self) -> bool:
+        """Whether means or percentiles are shown to be slower, whatever medians say."""
+        return any(tail.shown and tail.ratio > 1 for tail in self.tails)
 
     def listed(
         self, names: tuple[str, str], medians_ns: tuple[float | None, float | None], rounds: str, verdict: str
@@ -147,6 +153,27 @@ def unconfirmed(history: History, why: str) -> GatedRun:
         outcome=GateOutcome.NOT_COMPARED,
         note=f"{since}{why}",
     )
+
+
+def failure_text(role: str, failure: run_result.Failure) -> str:
+    """Why a round of base or candidate failed."""
+    return f"{role}: {failure.code.value}: {failure.what}"
+
+
+def note_of(row: GatedRun, failure: str, unranked: str) -> str:
+    """What is said beside the verdict on a pair that was run.
+
+    `failure` is that of the first round that failed, `unranked` why times may not be compared; "" for neither.
+    """
+    if unranked:
+        return f"its times rank nothing: {unranked}"
+    if row.high is None:
+        return failure or f"{row.rounds} rounds are too few for an interval"
+    open_question = row.outcome is GateOutcome.NOT_SHOWN
+    notes = [f"at most {max(0.0, row.high - 1):.1%} slower"] if open_question else []
+    notes += [wording.tails(row.tails)] if row.tails and (row.stalls or open_question) else []
+    notes += [f"some rounds failed: {failure}"] if failure else []
+    return "; ".join(notes)
 
 
 def headline(report: GateReport) -> str:

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,9 +22,8 @@ from pipeline.campaign.record import CampaignRecord, RunRecord
 from pipeline.campaign.statistics import compare as run_compare
 from pipeline.campaign.statistics import groups as run_groups
 from pipeline.features.pairs.pairing import Asked
-from pipeline.features.pairs.report import ALARMS, GatedRun, GateOutcome
+from pipeline.features.pairs.report import ALARMS, GatedRun, GateOutcome, failure_text, note_of
 from pipeline.job import bench as job_bench
-from pipeline.report import wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,22 +145,23 @@ def measure_pairs(
 ) -> MeasuredPairs:
     """Run what of some pairs is not stored yet, and judge each."""
     plan = campaign_of(pairs, settings, bench)
-    records, left = bench.measure(CampaignRecord(id=plan.campaign, name="gate", created_at=run_result.utc_now()), plan)
+    campaign = CampaignRecord(id=plan.campaign, name="gate", created_at=run_result.utc_now())
+    measured = bench.measure(campaign, plan)
     confidence = 1 - ALARMS / max(1, len(plan.planned_runs) // 2)  # Bonferroni: false alarms in all pairs together
     rows = []
     for pair in pairs:
-        base, candidate = (records.get(run.id, []) for run in (pair.base, pair.candidate))
+        base, candidate = (measured.records.get(run.id, []) for run in (pair.base, pair.candidate))
         rows.append(pair.row if pair.decided else with_verdict(pair.row, base, candidate, least, confidence))
     measured_at = bench.store.campaign(plan.campaign).created_at if plan.planned_runs else ""
-    return MeasuredPairs(tuple(rows), measured_at, left)
+    return MeasuredPairs(tuple(rows), measured_at, measured.left)
 
 
 def with_verdict(
     row: GatedRun, base: Sequence[RunRecord], candidate: Sequence[RunRecord], least: float, confidence: float
 ) -> GatedRun:
     """Slower where the interval of the ratio of medians lies above 1 by more than `least`, over the rounds that both
-    have, or where means or 90th percentiles are shown to be slower; where rounds are too few, or times are an
-    emulator's (`comparable`), it is not compared.
+    have, or where means or 90th percentiles are shown to be slower; where rounds are too few, or times rank nothing
+    (`why_unranked`), it is not compared.
     """
     groups = [campaign_record.rounds_of(records) for records in (base, candidate)]
     statistics = [run_groups.describe(group) for group in groups]
@@ -174,41 +173,35 @@ def with_verdict(
         if base and candidate
         else (),
     )
-    if not all(map(run_groups.comparable, groups)):
-        return msgspec.structs.replace(row, note="a phone's library ran on another machine: its times rank nothing")
     failures = (
-        f"{role}: {record.result.failure.code.value}: {record.result.failure.what}"
+        failure_text(role, record.result.failure)
         for role, records in (("base", base), ("candidate", candidate))
         for record in records
         if record.result.failure
     )
-    failure = next(failures, "")
-    ratios = run_groups.paired_log_ratios(groups[1], groups[0])
-    rounds, interval = len(ratios.logs), run_groups.ratio_interval(ratios.logs, confidence)
+    failure, unranked = next(failures, ""), next(filter(None, map(run_groups.why_unranked, groups)), "")
+    row = _judged(row, groups[0], groups[1], least, confidence) if not unranked else row
+    if row.ratio is None and failure and not unranked:
+        row = msgspec.structs.replace(row, outcome=GateOutcome.FAILED)
+    return msgspec.structs.replace(row, note=note_of(row, failure, unranked))
+
+
+def _judged(
+    row: GatedRun, base: run_groups.RunGroup, candidate: run_groups.RunGroup, least: float, confidence: float
+) -> GatedRun:
+    """The row with what its rounds say; without a ratio where they are too few for an interval."""
+    ratios = run_groups.paired_log_ratios(candidate, base)
+    interval = run_groups.ratio_interval(ratios.logs, confidence)
     if interval is None:
-        outcome = GateOutcome.FAILED if failure else GateOutcome.NOT_COMPARED
-        note = failure or f"{rounds} rounds are too few for an interval"
-        return msgspec.structs.replace(row, outcome=outcome, rounds=rounds, note=note)
-    intervals = {of: partial(run_groups.ratio_interval, logs) for of, logs in ratios.tails.items()}
-    tails = run_compare.tail_ratios(
-        intervals,
-        run_compare.DEFAULT_MARGIN,
-        run_compare.tail_level(1 - confidence, len(intervals)),
-        2 * run_compare.SAME,
-    )
-    stalls = any(tail.shown and tail.ratio > 1 for tail in tails)
-    slower, faster = interval.low > 1 + least or stalls, interval.high < 1 - least
-    outcome = GateOutcome.REGRESSION if slower else GateOutcome.FASTER if faster else GateOutcome.NOT_SHOWN
-    notes = [] if slower or faster else [f"at most {max(0.0, interval.high - 1):.1%} slower"]
-    notes += [wording.tails(tails)] if tails and (stalls or not (slower or faster)) else []
-    notes += [f"some rounds failed: {failure}"] if failure else []
-    return msgspec.structs.replace(
+        return msgspec.structs.replace(row, rounds=len(ratios.logs))
+    row = msgspec.structs.replace(
         row,
-        outcome=outcome,
-        rounds=rounds,
+        rounds=len(ratios.logs),
         ratio=interval.ratio,
         low=interval.low,
         high=interval.high,
-        tails=tuple(tails),
-        note="; ".join(notes),
+        tails=tuple(run_compare.tail_ratios(ratios.tails, 1 - confidence)),
     )
+    slower, faster = interval.low > 1 + least or row.stalls, interval.high < 1 - least
+    outcome = GateOutcome.REGRESSION if slower else GateOutcome.FASTER if faster else GateOutcome.NOT_SHOWN
+    return msgspec.structs.replace(row, outcome=outcome)

@@ -52,17 +52,20 @@ def model_files(paths: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(path for path in paths if path.is_file() and path.suffix.lower() in MODEL_FILES)
 
 
-def read_sources(paths: Sequence[Path], order: file_runs.PerfOrder, work: Path) -> tuple[PairSource, ...]:
-    """Each path as what can be measured: a bundle or an output folder with its own options and inputs, a model file
-    with those of the order, made in `work`, which must stay while they are run. Guessed sizes of inputs are logged.
+def read_sources(
+    paths: Sequence[Path], files: file_runs.FilesOnData, options: Sequence[RunOptions], work: Path
+) -> tuple[PairSource, ...]:
+    """Each path as what can be measured: a bundle or an output folder with its own options and inputs, a model file,
+    which is one of `files`, with these options and with inputs made in `work`, which must stay while they are run.
+    Guessed sizes of inputs are logged.
 
     Raises ConfigError for what cannot be measured, CheckFailed for a bundle that was changed.
     """
-    inputs = file_runs.inputs_of_files(order, work)
-    for finding in file_runs.guess_warnings(file_runs.guessed_sizes(order, inputs)):
+    inputs = file_runs.inputs_of_files(files, work)
+    for finding in file_runs.guess_warnings(file_runs.guessed_sizes(files, inputs)):
         log.warning("%s: %s", finding.where, finding.text)
     inputs = {name: given for name, given in inputs.items() if given != campaign_planned.Inputs()}
-    return tuple(_source(path, order.options, inputs.get(str(path))) for path in paths)
+    return tuple(_source(path, options, inputs.get(str(path))) for path in paths)
 
 
 def _source(path: Path, options: Sequence[RunOptions], inputs: campaign_planned.Inputs | None) -> PairSource:
@@ -108,7 +111,7 @@ def _planned_run(
 def _bundle_source(folder: Path) -> PairSource:
     manifest = bundle_manifest.verify_bundle(folder)
     digests = {file.path: file.sha256 for file in manifest.files}
-    libraries = bundle_manifest.bundled_libraries(folder)
+    custom_ops = bundle_manifest.bundled_libraries(folder)
     references = {reference.model: reference for reference in manifest.references}
     sizes = {model.model: model.dimensions for model in manifest.content.models}
     runs = {}
@@ -130,7 +133,7 @@ def _bundle_source(folder: Path) -> PairSource:
             ships.variant.name,
             folder / ships.file,
             digests[ships.file],
-            msgspec.structs.replace(ships.runs[0], custom_ops=libraries),
+            msgspec.structs.replace(ships.runs[0], custom_ops=custom_ops),
             inputs if inputs != campaign_planned.Inputs() else None,
         )
     return PairSource(path=folder, shipped=runs)
@@ -140,7 +143,7 @@ def _folder_source(folder: Path) -> PairSource:
     campaign = job_stored.stored(folder, None, None)
     record = campaign.record
     # Of one name the first is loaded: that of the bundle was measured, the config's may have been built again since.
-    libraries = (
+    custom_ops = (
         *bundle_manifest.bundled_libraries(folder / storage.BUNDLE),
         *filter(os.path.isfile, record.config.custom_ops),
     )
@@ -160,7 +163,7 @@ def _folder_source(folder: Path) -> PairSource:
 
     def planned_run(artifact: Artifact, options: RunOptions) -> campaign_planned.PlannedRun:
         file = str((folder / storage.ARTIFACTS / artifact.file).resolve())
-        options = msgspec.structs.replace(options, custom_ops=libraries)
+        options = msgspec.structs.replace(options, custom_ops=custom_ops)
         return replace(campaign_planned.run_of("", artifact, options), file=file, inputs=inputs(artifact.source))
 
     shipped = {

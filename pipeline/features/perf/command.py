@@ -112,7 +112,7 @@ def perf(
     /,
     files: tuple[Path, ...],
     device: str,
-    lease_seconds: float,
+    device_wait_seconds: float,
     library: str | None,
     dimensions: dict[str, int],
     data: "Dataset",
@@ -173,7 +173,7 @@ def perf(
         batches=batches,
         stream=run_spec.Stream(steps=steps, states=perf_streams.parse_states(states)) if steps else None,
         original=original,
-        wait_seconds=lease_seconds,
+        wait_seconds=device_wait_seconds,
     )
     if states and not steps:
         raise click.UsageError("--state is for --stream N; add it", ctx)

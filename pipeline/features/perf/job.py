@@ -115,7 +115,7 @@ def measure_files(order: file_runs.PerfOrder, progress: Progress) -> MeasuredFil
             inputs=inputs,
             libraries={name: order.library},
         )
-        stored, left = bench.measure(campaign, plan)
+        stored = bench.measure(campaign, plan)
         denied = bench.blame(plan) if order.blame else ()
         others: list[CallersRow | StreamRow] = []
         if original:
@@ -134,7 +134,7 @@ def measure_files(order: file_runs.PerfOrder, progress: Progress) -> MeasuredFil
         profiled = tuple(profiles)
         # The first file is what all others are compared with.
         planned = list(planning.recorded(runs, runs[0].run_name if runs else None))
-        records = [record for rounds in stored.values() for record in rounds]
+        records = [record for rounds in stored.records.values() for record in rounds]
         sizes_bytes = {(run.model, run.variant): run.size_bytes for run in runs}
         rule = planning.decision_rule(order.measure)
         measured = report_model.measured_runs(planned, records)
@@ -150,7 +150,7 @@ def measure_files(order: file_runs.PerfOrder, progress: Progress) -> MeasuredFil
                 remedy="let the device rest and charge, or wait longer (--wait-seconds)",
                 device=device,
             )
-            for device, reason in left.items()
+            for device, reason in stored.left.items()
             if reason not in messages
         ]
         report = report_model.CampaignReport(

@@ -225,10 +225,10 @@ def pilot(
             pairs.append((baseline, dataclasses.replace(baseline, variant=f"{baseline.variant}{AGAIN}")))
         campaign = campaigns.new_campaign(config.name)
         plan = job.plan(campaign.id, [run for pair in pairs for run in pair], libraries, {})
-        records, left = bench.measure(campaign, dataclasses.replace(plan, check=None))
+        measured = bench.measure(campaign, dataclasses.replace(plan, check=None))
     answers, missing = [], []
     for (first, again), group in zip(pairs, places.values(), strict=True):
-        twice = records.get(first.id, []), records.get(again.id, [])
+        twice = measured.records.get(first.id, []), measured.records.get(again.id, [])
         in_round = planning.distinct(planning.in_modes(group, config.measure))
         lasting = sum(run.mode is configs.MeasureMode.SUSTAINED for run in in_round)
         answer = pilot_answer(
@@ -246,7 +246,7 @@ def pilot(
         failures = [run.result.failure.what for runs in twice for run in runs if run.result.failure]
         why = failures[-1] if failures else "too few of its rounds gave times"
         missing.append(f"{first.device}: {first.model}: {first.run_name}: {why}")
-    missing += [f"{device}: {reason}" for device, reason in left.items()]
+    missing += [f"{device}: {reason}" for device, reason in measured.left.items()]
     unusable = (*bench.unusable, *(() if pairs else (*skipped, *refused)))
     missing += [f"{reason.device}: {reason.text}" for reason in unusable]
     return tuple(answers), tuple(missing)

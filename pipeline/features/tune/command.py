@@ -52,7 +52,7 @@ def tune(
     model: Path | None,
     output: Path | None,
     devices: tuple[str, ...],
-    lease_seconds: float,
+    device_wait_seconds: float,
     library: str | None,
     resume: bool,
     blame: bool,
@@ -88,7 +88,7 @@ def tune(
     whole = cli_run.Overrides(precisions=precisions, max_drop=max_drop).over(whole)
     whole = msgspec.structs.replace(whole, tune=search.over(whole.tune))
     options = job_run.JobOptions(
-        output=output, devices=devices, library=library, resume=resume, blame=blame, wait_seconds=lease_seconds
+        output=output, devices=devices, library=library, resume=resume, blame=blame, wait_seconds=device_wait_seconds
     )
     with cli_run.resumable(ctx, "nothing was measured; what was converted is kept"):
         result = job_run.run_job(whole, options, cli_options.progress(), measure=tune_job.tune)

@@ -6,7 +6,7 @@ space has each candidate that is left as a row of named factors. What a run says
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -562,10 +562,7 @@ def tails_of(
         if goal is configs.Goal.LATENCY
         else {}
     )
-    intervals = {of: partial(run_groups.ratio_interval, values) for of, values in logs.items()}
-    return run_compare.tail_ratios(
-        intervals, run_compare.DEFAULT_MARGIN, run_compare.tail_level(1 - 0.95, len(intervals)), 2 * run_compare.SAME
-    )
+    return run_compare.tail_ratios(logs, 1 - 0.95)
 
 
 def beats(
