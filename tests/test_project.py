@@ -84,7 +84,7 @@ LONGER_FUNCTIONS = {
     "pipeline/accuracy/score.py:score": 96,
     "pipeline/check/reference.py:make_reference": 98,
     "pipeline/cli/convert.py:convert": 112,
-    "pipeline/convert/engine.py:convert_model": 103,
+    "pipeline/convert/engine.py:convert_here": 103,
     "pipeline/features/perf/command.py:perf": 107,
     "pipeline/features/perf/job.py:measure_files": 90,
 }

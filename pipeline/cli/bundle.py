@@ -40,10 +40,11 @@ def report(
         document = {"campaigns": [{"id": campaign_id, "name": name} for campaign_id, name in campaigns.items()]}
         outputs.show_lines(document, map("  ".join, campaigns.items()))
         return
+    from pipeline.job import reports as job_reports
     from pipeline.report import ci_parts, formats
 
     assembled = job_stored.stored(folder, database, campaign)
-    job_stored.write_reports(assembled, folder)
+    job_reports.write_reports(assembled, folder)
     outputs.write_ci(ci_parts.of_campaign(assembled.report))
     outputs.write_json(assembled.report)
     if outputs.text:

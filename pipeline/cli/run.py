@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 measure_options = config_options(
     configs.MeasureConfig, "mode", "sustained_seconds", "sustained_rounds", "fits_mb", "warmup", "rule", into="measure"
 )
-"""Options of [measure]: a command gets `measure`, the keys that are given."""
+"""Options of [measure]: the keys that are given, as `measure`, which `run` has among its `overrides`."""
 
 run_conditions = together(
     config_options(
@@ -62,9 +62,9 @@ run_conditions = together(
 
 PLAN_OPTIONS = Place[Callable[[], list[click.Parameter]]]("run.plan_options")
 """Options of the plan, which keep what is given with the command's context."""
-PLANS = Place[Callable[[click.Context, "Config", "job_run.JobOptions", Outputs], None]]("run.plan")
-"""Where a plan is asked for: says what the campaign of a config will be able to find, in place of the job, and ends the
-command.
+INSTEAD_OF_JOB = Place[Callable[[click.Context, "Config", "job_run.JobOptions", Outputs], None]]("run.instead_of_job")
+"""What options may ask for in the place of a job, such as its plan: then that is shown, and the command ends there with
+ctx.exit; else the call returns, and the job is done.
 """
 
 
@@ -78,6 +78,7 @@ class Overrides:
     plugins: dict[str, tuple[str, ...]] = field(default_factory=dict)
     database: str | None = None
     measure: "GivenKeys[configs.MeasureConfig] | None" = None
+    """The keys that `measure_options` give."""
 
     def over(self, settings: "Config") -> "Config":
         """The config with these, and with --custom-ops; ConfigError for a precision that there is not."""
@@ -150,6 +151,7 @@ class Overrides:
     help="SQLAlchemy URL of the results; the output folder keeps it, without a password.  [default: results.sqlite]",
 )
 @json_option
+# `measure` is what measure_options, above, hand on: one of the fields
 @one_value("overrides", Overrides, *(field.name for field in fields(Overrides)))
 @click.pass_context
 def run(
@@ -159,7 +161,7 @@ def run(
     model: Path | None,
     output: Path | None,
     devices: tuple[str, ...],
-    lease_seconds: float,
+    device_wait_seconds: float,
     library: str | None,
     convert_only: bool,
     no_proof: bool,
@@ -204,11 +206,11 @@ def run(
         resume=resume,
         blame=blame,
         quick=quick,
-        wait_seconds=lease_seconds,
+        wait_seconds=device_wait_seconds,
         prove=not no_proof,
     )
-    for plan in PLANS:
-        plan(ctx, settings, options, outputs)
+    for answer in INSTEAD_OF_JOB:
+        answer(ctx, settings, options, outputs)  # does not return where it is asked for
     finish_job(ctx, completed_job(ctx, settings, options), outputs)
 
 

@@ -188,8 +188,8 @@ A full disk is none of them: it costs all.
 """
 
 
-def convert_model(request: ConvertRequest) -> ConvertResult:
-    """See `request.convert_model`."""
+def convert_here(request: ConvertRequest) -> ConvertResult:
+    """What `request.convert_model` says, in this process."""
     work, where = Path(request.work_folder), request.source.name
     for folder in (work, Path(request.output_folder)):
         storage.make_folder(folder)
@@ -466,20 +466,20 @@ class _Maker:
         with self.clock("digest"):
             digest = runner_files.sha256(path)
         if file.sha256 in self.needs:
-            facts, minimal, extended = self.needs[file.sha256]
+            needs = self.needs[file.sha256]
             read = onnx_view.model_of(
                 onnx_view.whole_of(model.proto) if model.proto.functions else model.proto, str(path)
             )
             asked = release_table.release_table().file_demands(read)
             facts = msgspec.structs.replace(
-                facts,
+                needs.facts,
                 format_version=onnx_view.ONNX_FORMAT,
                 defects=compat_defects.marks_of(read),
                 small=(),
                 demands=asked.demands,
                 unjudged=asked.unjudged,
             )
-            self.needs[digest] = (facts, minimal, extended)
+            self.needs[digest] = msgspec.structs.replace(needs, facts=facts)
         notes = tuple(dict.fromkeys((*file.notes, *optimize.loads_where(model.proto))))
         return msgspec.structs.replace(file, sha256=digest, size_bytes=path.stat().st_size, notes=notes), path
 

@@ -96,8 +96,8 @@ def config_texts(
     }  # equal ones are one file
     limited = [file for file in distinct.values() if file.suffix.lower() == ".ort"]
     optimized = [file for file in distinct.values() if file.suffix.lower() == ".onnx"]
-    replays = any(facts.replays for facts, _, _ in read.values())
-    seen = {path: (dict.fromkeys(minimal, ()), dict.fromkeys(wide, ())) for path, (_, minimal, wide) in read.items()}
+    replays = any(needs.facts.replays for needs in read.values())
+    seen = {path: (dict.fromkeys(needs.minimal, ()), dict.fromkeys(needs.extended, ())) for path, needs in read.items()}
     wide_build = extended or replays or bool(optimized)
     needs_by_file, failed = (
         required_ops.needs_of_artifacts(limited, providers=providers, extended=wide_build, cached=seen)
@@ -440,7 +440,7 @@ def _preflight(
     runtime = compat_defects.Runtime(release=release, kind=configs.BuildKind(job.build_kind), abis=(job.abi,))
     read = {
         **compat_rules.read_artifacts({a.file: job.output / a.file for a in artifacts if a.file not in needs}),
-        **{name: msgspec.structs.replace(facts, name=name) for name, (facts, _, _) in needs.items()},
+        **{name: msgspec.structs.replace(of_file.facts, name=name) for name, of_file in needs.items()},
     }
     for artifact in artifacts if job.aware.providers else ():
         if isinstance(facts := read.get(artifact.file), compat_rules.ArtifactFacts) and artifact.variant.providers:

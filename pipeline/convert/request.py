@@ -1,7 +1,6 @@
 """What a conversion is asked and answers, and what a variant means to ONNX Runtime (its converter, 1.21 to 1.31)."""
 
 from enum import StrEnum
-from typing import TypeAlias
 
 import msgspec
 
@@ -220,16 +219,18 @@ class VariantFailure(Finding, frozen=True, kw_only=True):
     skipped: bool = False
 
 
-FileNeeds: TypeAlias = tuple[
-    compat_rules.ArtifactFacts, tuple[required_ops_value.Need, ...], tuple[required_ops_value.Need, ...]
-]
-"""What of a file depends on the release, and the operators that a minimal and an extended build need for it."""
+class FileNeeds(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a file depends on the release, and the operators that a minimal and an extended build need for it."""
+
+    facts: compat_rules.ArtifactFacts
+    minimal: tuple[required_ops_value.Need, ...]
+    extended: tuple[required_ops_value.Need, ...]
 
 
 def needs_of_file(model: ort_format.OrtModel, read: compat_defects.ReadWeight) -> FileNeeds:
     """What a parsed file needs; `read` gives its int8 weights."""
     minimal, extended = required_ops_value.needs_by_build(model)
-    return compat_rules.facts_of(model, "", read), tuple(minimal), tuple(extended)
+    return FileNeeds(facts=compat_rules.facts_of(model, "", read), minimal=tuple(minimal), extended=tuple(extended))
 
 
 class ConvertResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,4 +259,4 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     # The engine is for the process that does the work: who only asks for it starts in half the time without.
     from pipeline.convert import engine
 
-    return engine.convert_model(request)
+    return engine.convert_here(request)

@@ -30,7 +30,7 @@ OFFERS: dict[str, tuple[str, ...]] = {
     "convert.options": ("diff.command:convert_options",),
     "convert.changes": ("diff.command:convert_changes",),
     "run.plan_options": ("pilot.command:options",),
-    "run.plan": ("pilot.command:plan",),
+    "run.instead_of_job": ("pilot.command:plan",),
     "bundle.commands": (
         "updates.command:delta",
         "updates.command:apply",

@@ -34,7 +34,7 @@ from pipeline.job.models import sizes_of
 from pipeline.job.objections import check_shipping
 from pipeline.job.predicted import crowded, unexpected
 from pipeline.job.profiled import profiled
-from pipeline.job.stored import list_campaigns, stored, write_reports
+from pipeline.job.stored import list_campaigns, stored
 from pipeline.job.targets import release_of
 from pipeline.ort_build import run as build_run
 from pipeline.release import app_fit, chip_contexts, choose, reference_files
@@ -537,5 +537,7 @@ def close_job(
         denied=ended.denied,
         findings=findings,
     )
+    from pipeline.job.reports import write_reports  # the pages, which who only reads a campaign need not load
+
     write_reports(assembled, folder)
     return assembled

@@ -6,8 +6,9 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -37,8 +38,24 @@ AT_ONCE = 32
 """Devices that are opened at the same time: each waits for its device most of the time."""
 
 
-Opened: TypeAlias = tuple[dict[str, Device], dict[str, DeviceFacts], tuple[campaign_record.Skipped, ...]]
-"""Devices that are ready, their facts, and why the others are not used."""
+@dataclass(frozen=True, slots=True)
+class OpenDevices:
+    """Devices that are ready, their facts, and why the others are not used."""
+
+    devices: dict[str, Device]
+    facts: dict[str, DeviceFacts]
+    unusable: tuple[campaign_record.Skipped, ...] = ()
+
+    def bench(self, store: campaign_store.Store, work: Path, progress: Progress) -> campaign_measure.Bench:
+        """These with a store for what they measure, and a folder for what is left of runs."""
+        return campaign_measure.Bench(
+            devices=self.devices,
+            facts=self.facts,
+            unusable=self.unusable,
+            store=store,
+            work=work,
+            progress=progress,
+        )
 
 
 def patience(name: str, seconds: float, stop: threading.Event) -> runner_device.Waiting:
@@ -60,7 +77,7 @@ def patience(name: str, seconds: float, stop: threading.Event) -> runner_device.
 
 
 @contextlib.contextmanager
-def opened_alone(name: str, wait_seconds: float, library: str | None) -> Iterator[Opened]:
+def opened_alone(name: str, wait_seconds: float, library: str | None) -> Iterator[OpenDevices]:
     """One device, waited for while another process has it; raises what `open_device` and `require_library` raise.
 
     A selector that means one device stands for it; SpecError where it means several.
@@ -82,7 +99,7 @@ def opened_alone(name: str, wait_seconds: float, library: str | None) -> Iterato
         (name,) = present
     with runner_device.open_device(name, patience(name, wait_seconds, threading.Event())) as device:
         require_library([device], library)
-        yield {device.name: device}, {device.name: device.facts()}, ()
+        yield OpenDevices({device.name: device}, {device.name: device.facts()})
 
 
 def require_library(devices: Iterable[Device], library: str | None) -> None:
@@ -115,8 +132,8 @@ def require_devices(names: Sequence[str], library: str | None, wait_seconds: flo
 
     try:
         # adb forgets a network phone that does not answer when it is opened: the job itself must still meet it
-        with opened(found(names, ready=True)[0] or names, waiting=note) as (devices, _, _):
-            require_library(devices.values(), library)
+        with opened(found(names, ready=True)[0] or names, waiting=note) as ready:
+            require_library(ready.devices.values(), library)
     except MissingError:
         if not (held and wait_seconds):
             raise
@@ -125,7 +142,7 @@ def require_devices(names: Sequence[str], library: str | None, wait_seconds: flo
 @contextlib.contextmanager
 def opened(
     names: Sequence[str], wait_seconds: float = 0.0, waiting: runner_device.Waiting | None = None
-) -> Iterator[Opened]:
+) -> Iterator[OpenDevices]:
     """Open the devices, all at once; those that cannot be used are left out with their reason.
 
     Those that other processes have are waited for, `wait_seconds` at most; Ctrl-C ends that at once. Instead `waiting`,
@@ -157,7 +174,7 @@ def opened(
                 or "none is connected",
                 remedy="`ort-mobile devices` says what each one needs; `ort-mobile run --convert-only` needs none",
             )
-        yield devices, facts, tuple(unusable)
+        yield OpenDevices(devices, facts, tuple(unusable))
 
 
 def _open(
@@ -225,7 +242,7 @@ def libraries_by_device(
 
 @contextlib.contextmanager
 def open_bench(
-    opening: contextlib.AbstractContextManager[Opened], folder: Path | None, progress: Progress
+    opening: contextlib.AbstractContextManager[OpenDevices], folder: Path | None, progress: Progress
 ) -> Iterator[campaign_measure.Bench]:
     """The devices of `opened` or `opened_alone`, and the store of a folder that no other job may use meanwhile.
 
@@ -236,7 +253,4 @@ def open_bench(
             stack.enter_context(locked(folder))
         work = stack.enter_context(storage.scratch(folder))
         store = stack.enter_context(campaign_store.open_store(f"sqlite:///{(folder or work) / storage.DATABASE}"))
-        devices, facts, unusable = stack.enter_context(opening)
-        yield campaign_measure.Bench(
-            devices=devices, facts=facts, unusable=unusable, store=store, work=work, progress=progress
-        )
+        yield stack.enter_context(opening).bench(store, work, progress)

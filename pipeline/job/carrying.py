@@ -28,8 +28,8 @@ from pipeline.core import files as storage
 from pipeline.core import progress as core_progress
 from pipeline.core.variant import Artifact
 from pipeline.job.bench import libraries_by_device
+from pipeline.job.campaign_plan import campaign_plan
 from pipeline.job.predicted import predict
-from pipeline.job.run import campaign_plan
 
 LIBRARIES = "libraries"
 """The folder of libraries that targets name by a path, each by the digest of that path."""

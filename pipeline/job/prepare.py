@@ -87,20 +87,26 @@ def prepare(
     """
     variants, common = config.variants, common_target(config)
     convert_many.require_compiler(variants.contexts)
-    orders = precision_orders(config, models, common)
+    # A conversion for each model, in its stages: ordered, in its precisions, converted.
+    ordered = precision_orders(config, models, common)
     tables = {model.name: table for model, table in models}
     check_named_outputs(config.accuracy, models, work / "outputs")
     check_many.check_all_inputs(
-        [_subject(order.model, tables[order.model.name]) for order in orders if not order.base.steps], work
+        [
+            _subject(conversion.model, tables[conversion.model.name])
+            for conversion in ordered
+            if not conversion.base.steps
+        ],
+        work,
     )
-    sets = convert_precisions.make_precisions(
-        orders, auto_providers(config, common), work, runner_files.cache_folder() / "passes", progress
+    in_precisions = convert_precisions.make_precisions(
+        ordered, auto_providers(config, common), work, runner_files.cache_folder() / "passes", progress
     )
-    changed = [model_set.base for model_set in sets if model_set.base.steps and not model_set.base.error]
+    changed = [conversion.base for conversion in in_precisions if conversion.base.steps and not conversion.base.error]
     check_many.check_all_inputs([_subject(base.model, tables[base.model.name]) for base in changed], work / "changed")
-    with progress.stage("convert", sum(len(model_set.models) for model_set in sets)) as stage:
+    with progress.stage("convert", sum(len(conversion.models) for conversion in in_precisions)) as stage:
         converted = convert_many.convert_models(
-            sets,
+            in_precisions,
             lambda precision: tuple(configs.wanted_variants(variants, precision)),
             output=folder / storage.ARTIFACTS,
             cache=runner_files.cache_folder() / "artifacts",

@@ -8,25 +8,21 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from device_runner import providers as runner_providers
-from device_runner import result as run_result
 from device_runner.device import Device, DeviceFacts
-from device_runner.result import RunResult
 from device_runner.spec import TensorFile
-from pipeline import config as configs
-from pipeline.accuracy import score as accuracy_score
-from pipeline.campaign import changed_facts, run_options
 from pipeline.campaign import denied as campaign_denied
 from pipeline.campaign import measure as campaign_measure
 from pipeline.campaign import plan as planning
 from pipeline.campaign import planned as campaign_planned
 from pipeline.campaign import record as campaign_record
+from pipeline.campaign import run_options
 from pipeline.campaign import specs as campaign_specs
 from pipeline.campaign import store as campaign_store
 from pipeline.campaign import tuned as campaign_tuned
@@ -34,9 +30,7 @@ from pipeline.campaign.record import CampaignRecord
 from pipeline.campaign.store import Store
 from pipeline.check import compare as output_compare
 from pipeline.check import many as check_many
-from pipeline.check import reference as check_reference
 from pipeline.check import result as check_result
-from pipeline.check.compare import Array, OutputCheck
 from pipeline.compat import contexts as npu_contexts
 from pipeline.compat import rules as compat_rules
 from pipeline.config import Config
@@ -45,12 +39,13 @@ from pipeline.core import custom_ops as core_custom_ops
 from pipeline.core import errors as core_errors
 from pipeline.core import files as storage
 from pipeline.core import progress as core_progress
-from pipeline.core.errors import Finding, PipelineError
+from pipeline.core.errors import Finding
 from pipeline.core.progress import Progress
 from pipeline.job import campaigns, forecast
 from pipeline.job.accuracies import with_accuracy
 from pipeline.job.assemble import Assembled, EndedCampaign, assemble, close_job
 from pipeline.job.bench import libraries_by_device, opened, require_devices
+from pipeline.job.campaign_plan import campaign_plan, fresh_plan
 from pipeline.job.campaigns import known_on_network, new_campaign, resume, stored_config, versions
 from pipeline.job.choices import compared_runs
 from pipeline.job.models import find
@@ -67,141 +62,6 @@ from pipeline.release import shipped as release_shipped
 from pipeline.report import growth
 
 log = logging.getLogger(__name__)
-
-
-def _tensors(files: Sequence[TensorFile]) -> dict[str, Array]:
-    return {tensor.name: output_compare.read_tensor(tensor) for tensor in files}
-
-
-class OutputChecker:
-    """Checks the outputs of runs by the model in its precision; reads each reference once.
-
-    Accuracy is that of the device's own answers on the labelled set, compared with the float original's; it is
-    computed for the first round of a planned run, and every round is checked for its agreement.
-    """
-
-    def __init__(
-        self,
-        references: Mapping[str, check_result.Reference],
-        config: configs.CheckConfig,
-        accuracy: configs.AccuracyConfig,
-        artifacts: Path,
-    ) -> None:
-        self.references = references
-        self.artifacts = artifacts
-        self.accuracy = accuracy
-        self.measured: set[str] = set()
-        self.tolerances = {
-            model: check_many.tolerance_for(reference, config) for model, reference in references.items()
-        }
-        self.expected = {model: _tensors(reference.outputs) for model, reference in references.items()}
-        self.originals = {model: _tensors(reference.original) for model, reference in references.items()}
-        self.simulated = {
-            (model, variant): _tensors(files)
-            for model, reference in references.items()
-            for variant, files in reference.simulated.items()
-        }
-        streams = {
-            model: reference.stream
-            for model, reference in references.items()
-            if reference.stream and reference.stream.declared
-        }
-        self.streamed = {model: _tensors(stream.outputs) for model, stream in streams.items()}
-        self.float_streams = {model: _tensors(stream.original) for model, stream in streams.items()}
-
-    def __call__(self, planned: campaign_planned.PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
-        """The checks of one run; outputs that the device did not hand over fail."""
-        model = planned.source
-        actual = _tensors(result.outputs)
-        expected, original = self.expected[model], self.originals[model]
-        tracked: tuple[str, ...] = ()
-        stream = self.references[model].stream
-        if stream and stream.declared and planned.mode is configs.MeasureMode.STEADY:
-            expected, original, tracked = self.streamed[model], self.float_streams[model], stream.stream.tracked
-        compared = output_compare.compare_outputs(expected, actual, self.tolerances[model], original)
-        checks = tuple(output_compare.with_first_step(compared, expected, actual, tracked))
-        if planned.device.startswith(changed_facts.ON_THIS_COMPUTER):
-            checks = check_reference.excused(checks, self.artifacts / planned.file, result.cpu)
-        elif run_result.Mark.SIMULATED not in result.marks:
-            checks = tuple(
-                output_compare.beside_simulator(checks, self.simulated.get((model, planned.variant), {}), actual)
-            )
-        labelled, outputs = self.references[model].labelled, result.labelled_outputs
-        if labelled is None or not outputs:
-            return checks
-        top1 = output_compare.top1_check(
-            labelled.outputs.name,
-            output_compare.read_tensor(labelled.outputs),
-            output_compare.read_tensor(outputs),
-            self.tolerances[model],
-        )
-        given = self.references.get(planned.model, self.references[model]).labelled
-        if given and given.labels and planned.id not in self.measured:
-            self.measured.add(planned.id)
-            try:
-                named = msgspec.structs.replace(outputs, name=given.outputs.name)
-                metric = accuracy_score.measure_outputs(model, [named], [given.outputs], given.labels, self.accuracy)
-            except PipelineError as error:  # labels that do not fit
-                log.warning("%s: no accuracy from this device: %s", model, error)
-            else:
-                if metric.value is not None and metric.reference_value is not None:
-                    top1 = msgspec.structs.replace(
-                        top1, metric=metric.metric, value=metric.value, original_value=metric.reference_value
-                    )
-        return (*checks, top1)
-
-
-def _guessed_constants(model: Prepared) -> dict[str, float]:
-    """Inputs that got one number in every sample, since somebody guessed it: `init`, or this run."""
-    table, made = model.table, model.reference.data.inputs if model.reference else {}
-    values = {name: value for name, value in made.items() if name not in table.inputs or name in table.guessed}
-    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
-
-
-def campaign_plan(
-    config: Config,
-    campaign: str,
-    planned_runs: Sequence[campaign_planned.PlannedRun],
-    folder: Path,
-    *,
-    references: Mapping[str, check_result.Reference],
-    inputs: Mapping[str, campaign_planned.Inputs],
-    libraries: Mapping[str, str | None],
-    predictions: Mapping[str, campaign_record.Prediction],
-) -> campaign_measure.CampaignPlan:
-    """What is run of planned runs; references and inputs are by the source of a run, their files in `folder`."""
-    return campaign_measure.CampaignPlan(
-        campaign=campaign,
-        planned_runs=planned_runs,
-        measure=config.measure,
-        conditions=config.conditions,
-        artifacts=folder / storage.ARTIFACTS,
-        inputs=inputs,
-        libraries=libraries,
-        check=OutputChecker(references, config.check, config.accuracy, folder / storage.ARTIFACTS),
-        predictions=predictions,
-        profiles=folder / storage.PROFILES,
-    )
-
-
-def fresh_plan(
-    plan: campaign_measure.CampaignPlan, again: Sequence[campaign_planned.PlannedRun], store: Store
-) -> campaign_measure.CampaignPlan:
-    """The plan of the fresh rounds of some runs."""
-    rounds = {name: [run for run in again if run.device == name] for name in {run.device for run in again}}
-    schedules = {
-        name: campaign_measure.OpenTurns(
-            (
-                (run, campaign_record.FRESH_FROM + number)
-                for number in range(campaign_record.FRESH_ROUNDS)
-                for run in planning.order_of_round(runs, number)
-            ),
-            store,
-            plan.campaign,
-        )
-        for name, runs in rounds.items()
-    }
-    return replace(plan, planned_runs=again, schedules=schedules)
 
 
 def to_confirm(campaign: CampaignRecord, store: Store) -> dict[str, str]:
@@ -262,7 +122,12 @@ class CampaignJob:
         if self.options.convert_only:
             return EndedCampaign(campaign=self.enter({}, [], []))
         with self.bench(work, progress) as bench:
-            measurable = [a for model in self.prepared for a in model.artifacts if a.source in model.references]
+            measurable = [
+                a
+                for prepared_model in self.prepared
+                for a in prepared_model.artifacts
+                if a.source in prepared_model.references
+            ]
             devices = list(bench.facts.values())
             legal, skipped = planning.plan_runs(
                 self.config.runs, measurable, devices, campaign_denied.known_denied(), self.contexts
@@ -274,7 +139,9 @@ class CampaignJob:
                 runs, bench.facts, self.config.targets, self.folder / storage.ARTIFACTS, progress
             )
             # What a GPU's half precision does to the models that run on one, once for each in a precision.
-            artifacts = {(a.model, a.variant.name): a for model in self.prepared for a in model.artifacts}
+            artifacts = {
+                (a.model, a.variant.name): a for prepared_model in self.prepared for a in prepared_model.artifacts
+            }
             on_gpu = {
                 run.source: artifacts[run.model, run.variant]
                 for run in runs
@@ -311,7 +178,7 @@ class CampaignJob:
             time.monotonic() - self.begun,
             campaign_measure.runs_left(plan, self.store),
             run_seconds,
-            sum(bool(model.artifacts) for model in self.prepared),
+            sum(bool(prepared_model.artifacts) for prepared_model in self.prepared),
             auto=plan.measure.rounds == "auto",
             proof="the proof in the libraries that ship" if proves else "",
             proof_seconds=forecast.last_proof_seconds(self.store, self.config.name) if proves else None,
@@ -323,24 +190,24 @@ class CampaignJob:
         asked = self.options.devices
         forgotten = known_on_network(self.store, self.config) if self.options.resume and not asked else []
         names = [*(asked or self.config.devices), *forgotten]
-        with opened(names, self.options.wait_seconds) as (devices, facts, unusable):
-            yield campaign_measure.Bench(
-                devices=devices, facts=facts, unusable=unusable, store=self.store, work=work, progress=progress
-            )
+        with opened(names, self.options.wait_seconds) as ready:
+            yield ready.bench(self.store, work, progress)
 
     @property
     def references(self) -> dict[str, check_result.Reference]:
         """What the models compute, by the name of a model in a precision."""
-        return {name: reference for model in self.prepared for name, reference in model.references.items()}
+        return {
+            name: reference for prepared_model in self.prepared for name, reference in prepared_model.references.items()
+        }
 
     @property
     def contexts(self) -> list[npu_contexts.NpuContext]:
         """What was compiled for chips and compared in their simulators without being wrong, or cannot be compared."""
         return [
             context
-            for model in self.prepared
-            for context in model.converted.contexts
-            if context.not_run or output_compare.sound(model.checks.get(context.variant.name, ()))
+            for prepared_model in self.prepared
+            for context in prepared_model.converted.contexts
+            if context.not_run or output_compare.sound(prepared_model.checks.get(context.variant.name, ()))
         ]
 
     def possible(
@@ -369,10 +236,10 @@ class CampaignJob:
     ) -> campaign_measure.CampaignPlan:
         """What is run of planned runs, with the inputs of their models and the check of their outputs."""
         inputs = {
-            name: campaign_specs.inputs_of(model.reference, model.model.dimensions)
-            for model in self.prepared
-            if model.reference
-            for name in model.references
+            name: campaign_specs.inputs_of(prepared_model.reference, prepared_model.model.dimensions)
+            for prepared_model in self.prepared
+            if prepared_model.reference
+            for name in prepared_model.references
         }
         return campaign_plan(
             self.config,
@@ -412,22 +279,22 @@ class CampaignJob:
             failures=tuple(_failures(prepared)),
             warnings=(*notes(prepared, self.hints), *self.findings, *losses),
             unloadable=self.unloadable,
-            checks={model.name: model.checks for model in prepared},
+            checks={prepared_model.name: prepared_model.checks for prepared_model in prepared},
             references=self.references,
-            tables={model.name: model.table for model in prepared},
-            contexts=tuple(context for model in prepared for context in model.converted.contexts),
-            accuracy=tuple(accuracy for model in prepared for accuracy in model.accuracy),
+            tables={prepared_model.name: prepared_model.table for prepared_model in prepared},
+            contexts=tuple(context for prepared_model in prepared for context in prepared_model.converted.contexts),
+            accuracy=tuple(accuracy for prepared_model in prepared for accuracy in prepared_model.accuracy),
             searches=tuple(
-                campaign_record.PrecisionSearch(model=model.name, precision=form.precision, search=form.search)
-                for model in prepared
-                for form in model.converted.models
+                campaign_record.PrecisionSearch(model=prepared_model.name, precision=form.precision, search=form.search)
+                for prepared_model in prepared
+                for form in prepared_model.converted.models
                 if form.search
             ),
             searching=searching,
             tuned=tuned,
             placements=placements,
         )
-        artifacts = [artifact for model in prepared for artifact in model.artifacts]
+        artifacts = [artifact for prepared_model in prepared for artifact in prepared_model.artifacts]
         campaign = resume(self.store, record, artifacts, facts) if self.options.resume else None
         if campaign is None:
             campaign = new_campaign(self.config.name, record)
@@ -436,30 +303,40 @@ class CampaignJob:
         return campaign
 
 
-def _model_facts(model: Prepared) -> campaign_record.ModelFacts:
+def _guessed_constants(prepared_model: Prepared) -> dict[str, float]:
+    """Inputs that got one number in every sample, since somebody guessed it: `init`, or this run."""
+    table, made = prepared_model.table, prepared_model.reference.data.inputs if prepared_model.reference else {}
+    values = {name: value for name, value in made.items() if name not in table.inputs or name in table.guessed}
+    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+
+
+def _model_facts(prepared_model: Prepared) -> campaign_record.ModelFacts:
     """A model as the record has it."""
-    reference, lost = model.reference, model.errors[0] if model.errors and not model.artifacts else None
+    reference, lost = (
+        prepared_model.reference,
+        prepared_model.errors[0] if prepared_model.errors and not prepared_model.artifacts else None,
+    )
     return campaign_record.ModelFacts(
-        name=model.name,
-        file=model.model.source.name,
-        size_bytes=model.model.size_bytes,
-        sha256=model.converted.result.content_digest if model.converted.result else "",
+        name=prepared_model.name,
+        file=prepared_model.model.source.name,
+        size_bytes=prepared_model.model.size_bytes,
+        sha256=prepared_model.converted.result.content_digest if prepared_model.converted.result else "",
         inputs=tuple(map(_signature, reference.inputs)) if reference else (),
         outputs=tuple(map(_signature, reference.outputs)) if reference else (),
         error=lost.what if lost else "",
         remedy=lost.remedy if lost else "",
-        dimensions=model.model.dimensions,
-        guessed=tuple(name for name in model.table.guessed if name in model.table.dimensions),
-        constants=_guessed_constants(model),
+        dimensions=prepared_model.model.dimensions,
+        guessed=tuple(name for name in prepared_model.table.guessed if name in prepared_model.table.dimensions),
+        constants=_guessed_constants(prepared_model),
     )
 
 
 def _unmade(prepared: Iterable[Prepared]) -> Iterator[campaign_record.Skipped]:
     """Variants that the releases do not have."""
-    for model in prepared:
-        for failure in (failure for failure in model.converted.failures if failure.skipped):
+    for prepared_model in prepared:
+        for failure in (failure for failure in prepared_model.converted.failures if failure.skipped):
             what = f"{failure.why}; {failure.remedy}"
-            yield campaign_record.Skipped(what=what, model=model.name, variant=failure.variant.name)
+            yield campaign_record.Skipped(what=what, model=prepared_model.name, variant=failure.variant.name)
 
 
 PREPARATION = "preparation"
@@ -467,18 +344,18 @@ PREPARATION = "preparation"
 
 def _failures(prepared: Iterable[Prepared]) -> Iterator[campaign_record.FailureRow]:
     """Models and variants that could not be made, run as reference, or checked."""
-    for model in prepared:
-        for error in model.errors:
+    for prepared_model in prepared:
+        for error in prepared_model.errors:
             yield campaign_record.FailureRow(
-                code=PREPARATION, what=error.what, why=error.why, remedy=error.remedy, model=model.name
+                code=PREPARATION, what=error.what, why=error.why, remedy=error.remedy, model=prepared_model.name
             )
-        for failure in (failure for failure in model.converted.failures if not failure.skipped):
+        for failure in (failure for failure in prepared_model.converted.failures if not failure.skipped):
             yield campaign_record.FailureRow(
                 code=PREPARATION,
                 what=failure.what,
                 why=failure.why,
                 remedy=failure.remedy,
-                model=model.name,
+                model=prepared_model.name,
                 variant=failure.variant.name,
                 level=failure.variant.level,
             )
@@ -491,23 +368,24 @@ def _signature(tensor: TensorFile) -> str:
 def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Finding]:
     """What a user should see of a job, and of its models."""
     yield from map(core_errors.warning, hints)
-    for model in prepared:
-        texts = [f"precision {verdict.text}" for verdict in model.converted.verdicts]
-        texts += [f"precision {form.precision}: {form.search.text}" for form in model.converted.models if form.search]
-        unseen = model.table.lists or (model.table.takes and model.table.takes.image)  # the model's own have sizes
-        if (result := model.converted.result) and (dynamic := result.dynamic) and not unseen:
+    for prepared_model in prepared:
+        table, conversion = prepared_model.table, prepared_model.converted
+        texts = [f"precision {verdict.text}" for verdict in conversion.verdicts]
+        texts += [f"precision {form.precision}: {form.search.text}" for form in conversion.models if form.search]
+        unseen = table.lists or (table.takes and table.takes.image)  # the model's own have sizes
+        if (result := conversion.result) and (dynamic := result.dynamic) and not unseen:
             texts.append(
                 f"open dimensions {', '.join(dynamic)}: NNAPI takes nothing whose shape is open; "
                 "fix them with `dimensions` in the config, where the model still loads with fixed ones"
             )
-        texts += model.reference.notes if model.reference else ()
-        if model.table.state:
-            steps = model.table.stream_steps
+        texts += prepared_model.reference.notes if prepared_model.reference else ()
+        if table.state:
+            steps = table.stream_steps
             texts.append(f"a stream of {steps} steps: times are a step's, outputs those of each")
-        texts += [finding.text for finding in growth.growth_findings(model.converted)]
-        texts += [note for artifact in model.artifacts for note in artifact.notes]
-        texts += [finding.text for a in model.accuracy if a.result for finding in a.result.findings]
-        yield from (core_errors.warning(text, model.name) for text in dict.fromkeys(texts))
+        texts += [finding.text for finding in growth.growth_findings(conversion)]
+        texts += [note for artifact in prepared_model.artifacts for note in artifact.notes]
+        texts += [finding.text for a in prepared_model.accuracy if a.result for finding in a.result.findings]
+        yield from (core_errors.warning(text, prepared_model.name) for text in dict.fromkeys(texts))
 
 
 def output_folder(config: Config, options: JobOptions) -> Path:
@@ -562,7 +440,7 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
         if options.quick:
             hints = (left_out(whole, config), *hints)
         prepared = with_accuracy(prepared, config, folder, progress)
-        artifacts = [artifact for model in prepared for artifact in model.artifacts]
+        artifacts = [artifact for prepared_model in prepared for artifact in prepared_model.artifacts]
         files = [folder / storage.ARTIFACTS / artifact.file for artifact in artifacts]
         for name, text in release_shipped.operator_configs(config, files).items() if files else ():
             storage.write_text(folder / name, text)

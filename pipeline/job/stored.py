@@ -270,19 +270,3 @@ def _url(folder: Path | None, database: str | None) -> str:
             remedy="name the output folder of `ort-mobile run`, or a --database",
         )
     return f"sqlite:///{file}"
-
-
-def write_reports(assembled: "Assembled", folder: Path) -> None:
-    """results.json, report.md, report.html and trace.json.gz; tune.json where a search was made."""
-    from pipeline.report import formats, html, trace
-    from pipeline.report import model as report_model
-
-    report = assembled.report
-    timeline = trace.encode_trace(report.name, report.campaign, assembled.runs, assembled.record.stages)
-    storage.write_bytes(folder / storage.TRACE, timeline)
-    storage.write_bytes(folder / storage.RESULTS, report_model.encode(report))
-    storage.write_text(folder / storage.REPORT, formats.markdown_page(report))
-    storage.write_text(folder / storage.PAGE, html.render(report, assembled.measured, assembled.earlier))
-    if report.tuned:
-        tuned = msgspec.json.encode(report.tuned, order="deterministic")
-        storage.write_bytes(folder / storage.TUNING, msgspec.json.format(tuned, indent=2) + b"\n")

@@ -202,9 +202,9 @@ def live(ground: Ground) -> None:
     work.mkdir()
     with noted_store(ground) as noted:
         try:
-            with opened(names) as (devices, _, unusable):
-                left = measure(plan_of(ground, lanes_of(ground)), devices, noted, work)
-                sys.exit(1 if left or unusable else 0)
+            with opened(names) as ready:
+                left = measure(plan_of(ground, lanes_of(ground)), ready.devices, noted, work)
+                sys.exit(1 if left or ready.unusable else 0)
         except MissingError:
             sys.exit(3)
 

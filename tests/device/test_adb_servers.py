@@ -59,9 +59,9 @@ def test_servers_of_two_versions_live_side_by_side(farm: Farm, other: Farm, mode
     versions = {line for f in (farm, other) for line in f.adb("version").splitlines() if line.startswith("Version")}
     assert len(versions) == 2
     names = [f"adb:{one.serial}@127.0.0.1:{farm.port}", f"adb:model=phone*@127.0.0.1:{other.port}"]
-    with opened(names) as (devices, _, _):
-        assert list(devices) == [names[0], f"adb:{two.serial}@127.0.0.1:{other.port}"]
-        for device in devices.values():
+    with opened(names) as ready:
+        assert list(ready.devices) == [names[0], f"adb:{two.serial}@127.0.0.1:{other.port}"]
+        for device in ready.devices.values():
             assert device.run(quick(models)).status is Status.OK
             assert device.run(quick(models)).device == device.name
     assert farm.server.poll() is None
@@ -81,10 +81,10 @@ def test_what_cannot_be_used_costs_only_itself(farm: Farm, phone: Phone, models:
             f"adb:*@{strange}", f"adb:X@{strange}", f"adb:nobody@{here}", f"adb:{mad.serial}@{here}",
             f"adb:{phone.serial}@{here}", f"adb:127.0.0.1:{free_port()}@{here}",
         ]  # fmt: skip
-        with opened(names) as (devices, _, unusable):
-            assert list(devices) == [f"adb:{phone.serial}@{here}"]
-            assert devices[f"adb:{phone.serial}@{here}"].run(quick(models)).status is Status.OK
-        reasons = {skipped.device: skipped.text for skipped in unusable}
+        with opened(names) as ready:
+            assert list(ready.devices) == [f"adb:{phone.serial}@{here}"]
+            assert ready.devices[f"adb:{phone.serial}@{here}"].run(quick(models)).status is Status.OK
+        reasons = {skipped.device: skipped.text for skipped in ready.unusable}
         with pytest.raises(NoServer, match="does not answer as one"):
             list_serials(server_at(strange))
     assert set(reasons) == set(names) - {f"adb:{phone.serial}@{here}"}

@@ -81,8 +81,8 @@ def test_a_device_is_waited_for_until_the_other_process_ends(caplog: pytest.LogC
     with held("leased:phone") as process:
         assert process.stdin
         threading.Timer(0.2, process.stdin.close).start()
-        with opened(["leased:phone"], 60) as (devices, _, _):
-            assert list(devices) == ["leased:phone"]
+        with opened(["leased:phone"], 60) as ready:
+            assert list(ready.devices) == ["leased:phone"]
         (line,) = caplog.messages
         assert line == f"leased:phone: waits at most 60 s: process {process.pid} of this computer runs on it"
         assert process.wait() == 0
@@ -91,9 +91,9 @@ def test_a_device_is_waited_for_until_the_other_process_ends(caplog: pytest.LogC
 @pytest.mark.parametrize("seconds", [0.0, 0.1])
 def test_the_wait_ends_and_the_other_devices_go_on(seconds: float) -> None:
     with held("leased:phone") as process:
-        with opened(["leased:phone", "leased:other"], seconds) as (devices, _, unusable):
-            assert list(devices) == ["leased:other"]
-            (left,) = unusable
+        with opened(["leased:phone", "leased:other"], seconds) as ready:
+            assert list(ready.devices) == ["leased:other"]
+            (left,) = ready.unusable
         assert "is in use" in left.text
         assert f"process {process.pid}" in left.text
         assert "--wait SECONDS" in left.text

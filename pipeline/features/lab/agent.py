@@ -33,6 +33,7 @@ from pipeline.features.lab import checks as lab_checks
 from pipeline.features.lab import queue as lab_queue
 from pipeline.features.lab.fence import Fence
 from pipeline.job import bench as job_bench
+from pipeline.job import campaign_plan as job_campaign_plan
 from pipeline.job import carrying
 from pipeline.job import run as job_run
 
@@ -478,10 +479,10 @@ def _measured(agent: Agent, fence: Fence, name: str) -> str | None:
         lab_queue.change_job(session, job, lab_queue.RUNNING, job.reason)
         agent.say(f"{job.campaign_id}: {job.device}: begins{' fresh rounds' if job.stage == lab_queue.FRESH else ''}")
         with (
-            job_bench.opened([name], OPEN_SECONDS) as (devices, facts_now, _),
+            job_bench.opened([name], OPEN_SECONDS) as ready,
             runner_files.scratch_folder(WORK_PREFIX) as work,
         ):
-            device, now = next(iter(devices.values())), next(iter(facts_now.values()))
+            device, now = next(iter(ready.devices.values())), next(iter(ready.facts.values()))
             device.name = job.device  # as results of all hosts call it
             facts = msgspec.structs.replace(now, name=job.device, host=agent.host)
             planned = carrying.planned_here(carried, facts)
@@ -491,7 +492,9 @@ def _measured(agent: Agent, fence: Fence, name: str) -> str | None:
             plan = replace(carrying.plan_here(carried, planned, facts), host=agent.host, fence=fence)
             if job.stage == lab_queue.FRESH:
                 again = lab_queue.again_of(agent.store, job)
-                plan = job_run.fresh_plan(plan, [run for run in plan.planned_runs if run.id in again], agent.store)
+                plan = job_campaign_plan.fresh_plan(
+                    plan, [run for run in plan.planned_runs if run.id in again], agent.store
+                )
             else:
                 plan = campaign_measure.with_looks(plan, planned, agent.store)
             examiner = checked_with and health.Examiner(session, checked_with, device, facts, agent.stop)
