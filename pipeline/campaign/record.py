@@ -269,6 +269,13 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     stretch: int = 0
 
 
+class ReadRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs that were read of a campaign, and which were left out, as they cannot be what was measured, and why."""
+
+    runs: tuple[RunRecord, ...]
+    left_out: tuple[Finding, ...] = ()
+
+
 def rounds_of(
     records: Iterable[RunRecord],
     key: str = "",

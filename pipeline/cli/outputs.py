@@ -198,10 +198,14 @@ class Watched(NamedTuple):
     findings: Sequence[Finding] = ()
 
 
-Condition = tuple[str, str, Callable[[Watched], str]]
-"""One value of `--fail-on`: its text, the provider that it is for ("" for all), and what gives the words that say how a
-thing breaks it, "" where it does not.
-"""
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One value of `--fail-on`, and the provider that it is for ("" for all)."""
+
+    text: str
+    provider: str
+    broken: Callable[[Watched], str]
+    """The words that say how a thing breaks it, "" where it does not."""
 
 
 def fail_on_option(
@@ -219,9 +223,8 @@ def fail_on_option(
         try:
             return tuple(_condition(value.strip(), measures, rules, operators=operators) for value in values)
         except _Wrong as error:
-            text, why, close = error.args
-            hint = f"did you mean {close[0]}?" if close else f"conditions are {', '.join(examples)}"
-            raise click.BadParameter(f"{text!r}: {why}; {hint}", ctx, param) from error
+            hint = f"did you mean {error.close[0]}?" if error.close else f"conditions are {', '.join(examples)}"
+            raise click.BadParameter(f"{error.text!r}: {error.why}; {hint}", ctx, param) from error
 
     return click.option(
         "--fail-on",
@@ -236,10 +239,14 @@ def fail_on_option(
 class _Wrong(ValueError):
     """A value that is no condition, why, and the conditions that are nearest."""
 
+    def __init__(self, text: str, why: str, close: Sequence[str]) -> None:
+        super().__init__(f"{text!r}: {why}")
+        self.text, self.why, self.close = text, why, close
+
 
 def _condition(text: str, measures: Sequence[str], rules: Sequence[str], *, operators: bool) -> Condition:
     if text in tuple(Severity):
-        return text, "", lambda subject: _worst(subject.findings, Severity(text))
+        return Condition(text, "", lambda subject: _worst(subject.findings, Severity(text)))
     measured, named = MEASURED.fullmatch(text), NAMED.fullmatch(text)
     provider = (measured or named or [None, None])[1] or ""
     providers = {*provider_rules.PROVIDER_RULES, *(rules.provider for rules in provider_rules.PROVIDER_RULES.values())}
@@ -253,13 +260,17 @@ def _condition(text: str, measures: Sequence[str], rules: Sequence[str], *, oper
         if rule not in rules:
             close = [f"finding:{near}" for near in difflib.get_close_matches(rule, rules, n=1, cutoff=0.4)]
             raise _Wrong(text, f"no rule {rule!r} among {', '.join(rules)}", close)
-        return text, "", lambda subject: _worst([finding for finding in subject.findings if finding.code == rule], None)
+
+        def of_rule(subject: Watched) -> str:
+            return _worst([finding for finding in subject.findings if finding.code == rule], None)
+
+        return Condition(text, "", of_rule)
     if named and named[2] == "refused" and operators:
         name = named[3]
         if not OPERATOR.fullmatch(name) and name not in _operators():
             close = [f"refused:{near}" for near in difflib.get_close_matches(name, _operators(), n=1)]
             raise _Wrong(text, f"ONNX has no operator {name!r}", close)
-        return text, provider, lambda subject: f"{name} is refused" if name in subject.refused else ""
+        return Condition(text, provider, lambda subject: f"{name} is refused" if name in subject.refused else "")
     conditions = [*(MEASURES[name] for name in measures), *(("refused:Resize",) if operators else ())]
     conditions += [*map(str, Severity), *(f"finding:{rule}" for rule in rules)]
     raise _Wrong(text, "this is no condition here", difflib.get_close_matches(text, conditions, n=1))
@@ -279,7 +290,7 @@ def _measure(text: str, match: re.Match[str], measures: Sequence[str]) -> Condit
         value = subject.measures.get(name)
         return f"{name} is {value:.4g}{unit}" if value is not None and SIGNS[sign](value, limit) else ""
 
-    return text, match[1] or "", broken
+    return Condition(text, match[1] or "", broken)
 
 
 def _worst(findings: Sequence[Finding], least: Severity | None) -> str:
@@ -302,13 +313,13 @@ def end(conditions: Iterable[Condition], watched: Iterable[Watched], code: int) 
     What could not be judged at all keeps its code: a condition that nobody could test did not hold.
     """
     things = list(watched)
-    for text, provider, broken in conditions:
+    for condition in conditions:
         for subject in things:
             rules = provider_rules.PROVIDER_RULES.get(subject.provider)
-            concerned = provider in ("", subject.provider, rules.provider if rules else "")
-            if concerned and (words := broken(subject)):
+            concerned = condition.provider in ("", subject.provider, rules.provider if rules else "")
+            if concerned and (words := condition.broken(subject)):
                 where = f"{subject.place} with {subject.provider}" if subject.provider else subject.place
-                line = safe_text.visible(f"--fail-on {text}: {where}: {words}")
+                line = safe_text.visible(f"--fail-on {condition.text}: {where}: {words}")
                 click.echo(f"{click.style('error:', fg='red', bold=True)} {line}", err=True)
                 code = max(code, core_errors.ExitCode.CHECK_FAILED)
     return code

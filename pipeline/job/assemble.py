@@ -106,8 +106,8 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     record = campaign.job()
     artifacts = {(a.model, a.variant.name): a for a in store.artifacts(campaign.id)}
     devices = {facts.name: facts for facts in store.devices(campaign.id)}
-    warnings = list(record.warnings)
-    runs = report_model.own_runs(record.planned, store.runs(campaign.id, left_out=warnings), warnings)
+    read = report_model.own_runs(record.planned, store.read_runs(campaign.id))
+    runs, warnings = read.runs, [*record.warnings, *read.left_out]
     sizes = {key: artifact.total_bytes for key, artifact in artifacts.items()}
     sizes |= {(context.model, context.variant.name): context.total_bytes for context in record.contexts}
     measured = report_model.measured_runs(record.planned, runs)

@@ -12,6 +12,7 @@ from pipeline.passes import precisions as passes_precisions
 from pipeline.report import wording
 from pipeline.report.accuracies import accuracies, searches
 from pipeline.report.decision import BannerState, banner
+from pipeline.report.explanations import precisions, words
 from pipeline.report.first_lines import first_lines
 from pipeline.report.inventory import inventory
 from pipeline.report.layout import COLUMNS, FROM_WIDTH, WORDS, Columns, choices, results
@@ -28,7 +29,6 @@ from pipeline.report.wording import (
     Part,
     Section,
 )
-from pipeline.report.words import precisions, words
 
 SHORT = 6
 """Operators of a view of profiles: report.md has more."""

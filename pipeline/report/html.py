@@ -27,11 +27,11 @@ from pipeline.report import profiles as report_profiles
 from pipeline.report import proofs as report_proofs
 from pipeline.report.decision import banner, decisions, not_a_phone, overview
 from pipeline.report.drawing import BOX_HEIGHT, draw_answers, graphs
+from pipeline.report.explanations import words
 from pipeline.report.model import CampaignReport, MeasuredRun, Row
 from pipeline.report.modes import mode_listings
 from pipeline.report.operators import BAR, needed_operators, time_tables
 from pipeline.report.wording import Listing
-from pipeline.report.words import words
 
 MOST_ROWS = 150
 """Rows with pictures: of larger campaigns only what ships has them, and all rows are one table without a script."""

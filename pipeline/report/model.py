@@ -257,19 +257,20 @@ def status_of(runs: Sequence[RunRecord]) -> Status:
 
 
 def own_runs(
-    planned: Sequence[campaign_record.RecordedRun], runs: Sequence[RunRecord], left_out: list[Finding]
-) -> tuple[RunRecord, ...]:
+    planned: Sequence[campaign_record.RecordedRun], read: campaign_record.ReadRuns
+) -> campaign_record.ReadRuns:
     """Without those of a planned run of another device: whoever measures one device says nothing of the others."""
     devices = {run.id: run.device for run in planned}
-    strange = [run for run in runs if devices.get(run.planned, run.result.device) != run.result.device]
-    left_out += [
+    strange = [run for run in read.runs if devices.get(run.planned, run.result.device) != run.result.device]
+    left_out = [
         core_errors.warning(
             f"round {run.round} of the run {run.spec.id} was left out: it was planned for {devices[run.planned]}",
             " at the host ".join(filter(None, (run.result.device, run.result.host))),
         )
         for run in strange
     ]
-    return tuple(run for run in runs if devices.get(run.planned, run.result.device) == run.result.device)
+    own = tuple(run for run in read.runs if devices.get(run.planned, run.result.device) == run.result.device)
+    return campaign_record.ReadRuns(runs=own, left_out=(*read.left_out, *left_out))
 
 
 def measured_runs(

@@ -17,7 +17,6 @@ from pipeline.report.wording import Line, Listing, Part, size
 
 if TYPE_CHECKING:  # what only some commands show is not loaded by all
     from pipeline.advice import fitness
-    from pipeline.partition import answer as claim_answer
 
 CHOICE_COLOURS = {
     advice_verdict.FixChoice.USE: "green",

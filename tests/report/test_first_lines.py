@@ -8,8 +8,8 @@ from pipeline.check.compare import OutputCheck
 from pipeline.core.variant import Level, Variant
 from pipeline.report import formats, html
 from pipeline.report.decision import banner
+from pipeline.report.explanations import words as meanings
 from pipeline.report.model import ArtifactCheck, CampaignReport
-from pipeline.report.words import words as meanings
 from tests.report_samples import artifact, make_report
 from tests.values import present
 

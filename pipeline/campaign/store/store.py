@@ -19,7 +19,7 @@ from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign import record as campaign_record
-from pipeline.campaign.record import CampaignRecord, RunRecord
+from pipeline.campaign.record import CampaignRecord, ReadRuns, RunRecord
 from pipeline.campaign.store.digests import row_digest
 from pipeline.campaign.store.refusals import StoreError, damaged, store_errors
 from pipeline.campaign.store.spool import (
@@ -235,22 +235,26 @@ class Store:
         query = sa.select(campaigns).where(campaigns.c.id == name)
         return self._campaign(self.read(lambda connection: connection.execute(query).mappings().one()))
 
-    def runs(
-        self, campaign: str, number: int | None = None, *, left_out: list[Finding] | None = None
-    ) -> tuple[RunRecord, ...]:
+    def runs(self, campaign: str, number: int | None = None) -> tuple[RunRecord, ...]:
+        """As `read_runs`; those that are left out are logged."""
+        read = self.read_runs(campaign, number)
+        for finding in read.left_out:
+            log.warning("%s: %s: %s", campaign, finding.where, finding.what)
+        return read.runs
+
+    def read_runs(self, campaign: str, number: int | None = None) -> ReadRuns:
         """All runs of a campaign, or of a round of it, with raw latencies, in the order of their storing.
 
-        In a shared database those are left out that cannot be what was measured: `left_out` gets which and why, else
-        the log. Elsewhere StoreError names the first.
+        In a shared database those are left out that cannot be what was measured. Elsewhere StoreError names the first.
         """
-        records, rows = [], self._run_rows(campaign, number)
+        records, left_out, rows = [], [], self._run_rows(campaign, number)
         stretch = self._stretches(campaign, rows)
         for row in rows:
             try:
                 records.append(msgspec.structs.replace(self._timed_run(row), stretch=stretch(row)))
             except StoreError as error:
-                self._leave_out(row, error, left_out)
-        return tuple(records)
+                left_out.append(self._left_out(row, error))
+        return ReadRuns(runs=tuple(records), left_out=tuple(left_out))
 
     def _stretches(self, campaign: str, rows: Sequence[Mapping[Any, Any]]) -> Callable[[Mapping[Any, Any]], int]:
         """How many runs of other campaigns were stored of a run's device before it, since the first of these.
@@ -273,15 +277,13 @@ class Store:
         )
         return lambda row: bisect(others.get(row["device"], ()), row["id"])
 
-    def _leave_out(self, row: Mapping[Any, Any], error: StoreError, left_out: list[Finding] | None = None) -> None:
+    def _left_out(self, row: Mapping[Any, Any], error: StoreError) -> Finding:
+        """What is said of a run that cannot be read in a shared database; raises the error in another."""
         if not self.shared:
             raise error
         what = safe_text.visible(f"{_name_of_run(row)} was left out: {error.why}")
         where = safe_text.visible(" at the host ".join(filter(None, (row["device"], row["host"]))))
-        if left_out is None:
-            log.warning("%s: %s: %s", row["campaign_id"], where, what)
-        else:
-            left_out.append(core_errors.warning(what, where))
+        return core_errors.warning(what, where)
 
     def run_medians(self, campaigns: Iterable[str]) -> Iterator[tuple[tuple[RunRecord, int | None], ...]]:
         """The timed runs of one campaign after the other, each with the median of its latencies in nanoseconds, None of
@@ -295,7 +297,8 @@ class Store:
                 try:
                     run = self._run(row)
                 except StoreError as error:
-                    self._leave_out(row, error)
+                    finding = self._left_out(row, error)
+                    log.warning("%s: %s: %s", campaign, finding.where, finding.what)
                 else:
                     medians += [] if run.spec.profile else [(run, row["median_ns"])]
             yield tuple(medians)
