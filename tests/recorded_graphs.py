@@ -21,8 +21,8 @@ import numpy as np
 from pipeline.core.errors import PipelineError
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Settings
+from pipeline.partition.claiming import Claim, claim
 from pipeline.partition.graph import Constant, Graph, Node, bodies
-from pipeline.partition.rules import Claim, claim
 from pipeline.partition.shown import is_inlined, predict_load
 from pipeline.partition.subject import open_views
 from pipeline.partition.types import Value

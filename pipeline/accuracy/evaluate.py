@@ -303,8 +303,8 @@ def _simulated(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any,
     MissingError without the compiler.
     """
     from pipeline.partition import answer as claim_answer
+    from pipeline.partition import claiming as partition_claiming
     from pipeline.partition import judge
-    from pipeline.partition import rules as partition_rules
 
     settings = claim_answer.Settings(provider=provider_rules.QNN, chip=request.chip)
     source = SourceModel(path=request.model)
@@ -321,7 +321,7 @@ def _simulated(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any,
         onnx_model.load_model(SourceModel(path=request.model), Path(request.work_folder)), request.dimensions
     )
     convert = _conversion(ours, takes, request.model)
-    waiting, simulator = datasets.samples(request.data, takes), partition_rules.compiler_of(settings).simulator
+    waiting, simulator = datasets.samples(request.data, takes), partition_claiming.compiler_of(settings).simulator
     while chunk := _chunk(waiting):
         workers.still_at_work()
         with runner_files.scratch_folder() as folder:

@@ -206,6 +206,17 @@ def make_references(subjects: Sequence[CheckedModel], folder: Path, work: Path, 
     return dict(_outcomes("reference", names, (subject.model.size_bytes for subject in subjects), progress))
 
 
+def require_references(outcomes: References) -> dict[str, Reference]:
+    """The references that were made; ConfigError, the first, where all lack what only the user can say.
+
+    That costs every model: no size is known for an open dimension.
+    """
+    errors = [outcome.error for outcome in outcomes.values()]
+    if errors and errors[0] and all(isinstance(error, ConfigError) for error in errors):
+        raise errors[0]
+    return {name: outcome.value for name, outcome in outcomes.items() if outcome.value}
+
+
 def _outcomes(
     stage: str, tasks: Mapping[workers.Task[Result], Key], sizes_bytes: Iterable[int], progress: Progress
 ) -> Iterator[tuple[Key, workers.TaskOutcome[Result]]]:

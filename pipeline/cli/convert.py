@@ -25,14 +25,14 @@ from pipeline.core import providers as provider_rules
 from pipeline.core.features import Place
 
 if TYPE_CHECKING:
-    from pipeline.convert import many as convert_many
+    from pipeline.convert import command_job
     from pipeline.dataset import Dataset
     from pipeline.report import wording
 
 
 OPTIONS = Place[Callable[[], list[click.Parameter]]]("convert.options")
 """Options of features: `show_changes`."""
-CHANGES = Place[Callable[["convert_many.ConversionJob"], "Iterable[wording.Part]"]]("convert.changes")
+CHANGES = Place[Callable[["command_job.ConversionJob"], "Iterable[wording.Part]"]]("convert.changes")
 """Says what became of the nodes in each artifact."""
 
 
@@ -191,7 +191,7 @@ def convert(
     target_platform: str | None,
     dimensions: dict[str, int],
     optional_inputs: tuple[str, ...],
-    rules: ProviderWords,
+    provider_words: ProviderWords,
     check: bool,
     data: "Dataset",
     config: bool,
@@ -217,7 +217,7 @@ def convert(
     from pipeline.core import workers
 
     ctx.with_resource(workers.shared_children("pipeline.convert.engine", "onnx", "onnxruntime"))
-    from pipeline.convert import many as convert_many
+    from pipeline.convert import command_job
     from pipeline.convert import request as convert_request
     from pipeline.core import abis as core_abis
     from pipeline.core import custom_ops as core_custom_ops
@@ -227,7 +227,7 @@ def convert(
     from pipeline.report import show as terminal
 
     core_custom_ops.of_this_computer()  # a library that is missing is said before anything is written
-    named = core_abis.read_abi(rules.abi, "--abi") if rules.abi else ""
+    named = core_abis.read_abi(provider_words.abi, "--abi") if provider_words.abi else ""
     platform = (
         convert_request.OptimizerPlatform(target_platform)
         if target_platform
@@ -240,14 +240,15 @@ def convert(
         from pipeline.convert import aware_reference
 
         aware = aware_reference.choose_reference(reference, ort_release, (), providers, named)
-    rules = replace(rules, abi=(aware.by.abi or core_abis.X86_64) if aware.library and not aware.optional else abi)
+    abi_of_rules = (aware.by.abi or core_abis.X86_64) if aware.library and not aware.optional else abi
+    provider_words = replace(provider_words, abi=abi_of_rules)
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
     refuse_divided(providers, ctx)
     styles = styles_asked(ctx, styles, file_format, providers)
     if share_weights and not (chips or "onnx" in styles):
         raise click.UsageError(NOTHING_SHARED, ctx)
-    job = convert_many.ConversionJob(
+    job = command_job.ConversionJob(
         levels=levels,
         styles=styles,
         release=ort_release,
@@ -259,13 +260,13 @@ def convert(
         check=check,
         config=config,
         processes=jobs,
-        aware=msgspec.structs.replace(aware, providers=rules.settings(providers, ort_release), safe=safe),
+        aware=msgspec.structs.replace(aware, providers=provider_words.settings(providers, ort_release), safe=safe),
         build_kind=build_kind,
         data=data,
         precisions=passes_precisions.resolve_precisions(
-            precisions or (core_variant.OWN_PRECISION,), rules.api_level, "--precision"
+            precisions or (core_variant.OWN_PRECISION,), provider_words.api_level, "--precision"
         ),
-        api_level=rules.api_level,
+        api_level=provider_words.api_level,
         keep_float=keep_float,
         chips=chips_named(chips, "--context"),
         share_weights=share_weights,
@@ -275,7 +276,7 @@ def convert(
         from pipeline.check import many as check_many
 
         check_many.check_paths_inputs(paths, dimensions, data, output)
-    report = convert_many.convert_paths(paths, job, progress())
+    report = command_job.convert_paths(paths, job, progress())
     outputs.write_json(report.document())
     if outputs.text:
         terminal.show(report_conversion.conversion_parts(report))
@@ -285,7 +286,7 @@ def convert(
     ctx.exit(end(fail_on, _watched(report), report.exit_code))
 
 
-def _watched(report: "convert_many.ConversionJob") -> Iterator[Watched]:
+def _watched(report: "command_job.ConversionJob") -> Iterator[Watched]:
     """Each artifact with what speaks against it, and for each provider that it is made for."""
     from pipeline.core import errors as core_errors
 

@@ -16,9 +16,9 @@ from pipeline.cli.provider_options import (
     ProviderWords,
     chip_option,
     either,
+    known_providers,
     provider_names,
     provider_options,
-    provider_words,
 )
 from pipeline.cli.values import one_value
 from pipeline.core import providers as provider_rules
@@ -36,7 +36,6 @@ class AdviceOrder:
     advise: bool
     fix: Path | None
     simulate: bool
-    dimension: dict[str, int]
     test_data: str | None
     input_values: dict[str, Any]
 
@@ -69,6 +68,7 @@ def _answers(
     optimize: "claim_answer.Optimize",
     jobs: int,
     advice: AdviceOrder,
+    dimensions: dict[str, int],
 ) -> "list[tuple[claim_answer.ModelAnswer, ...]]":
     """The answers of each provider for every model."""
     from pipeline.core.errors import ConfigError
@@ -76,7 +76,7 @@ def _answers(
     from pipeline.partition import answer as claim_answer
     from pipeline.partition import many as partition_many
 
-    fix, dimensions = advice.fix, advice.dimension
+    fix = advice.fix
     if fix:
         models = model_sources.find_models(paths, claim_answer.SUFFIXES)
         if len(models) != 1:
@@ -92,9 +92,9 @@ def _answers(
     simulate = advice.data if advice.simulate else None
     if simulate and not all(settings.chip for settings in asked):
         raise click.UsageError("--simulate is for qnn: only its compiler has a simulator; add --ep qnn")
-    flat = list(partition_many.judge_paths(paths, asked, optimize, sizes=dimensions, processes=jobs, simulate=simulate))
-    count = len(flat) // len(asked)
-    by_provider = [tuple(flat[start : start + count]) for start in range(0, len(flat), count)]
+    by_provider = partition_many.judge_by_provider(
+        paths, asked, optimize, sizes=dimensions, processes=jobs, simulate=simulate
+    )
     if not (advice.advise or fix):
         return by_provider
     from pipeline.advice import advise as advice_advise
@@ -163,6 +163,21 @@ def _exit_code(document: "claim_answer.PartitionDocument", fix: Path | None) -> 
     return max(core_errors.ExitCode.SOME_FAILED if failed else core_errors.ExitCode.DONE, document.exit_code)
 
 
+def _show(documents: "Sequence[claim_answer.PartitionDocument]", outputs: Outputs) -> None:
+    """Models without an answer on stderr, and the answers on stdout unless there is to be no text."""
+    from pipeline.report import partition as report_partition
+    from pipeline.report import show as terminal
+
+    shown = [answer for document in documents for answer in document.models]
+    terminal.show(report_partition.failed_models(shown), err=True)
+    if outputs.text:
+        for document in documents:
+            terminal.show(report_partition.answer_parts(document.complete))
+            if document.reference:
+                report_partition.show_reference(document.reference)
+        terminal.show(report_partition.chip_parts(shown))
+
+
 def _draw(shown: "Sequence[claim_answer.ModelAnswer]", svg: Path | None, page: Path | None) -> None:
     """Write the picture and the page that are asked for; ConfigError for a picture of several models."""
     from pipeline.core import files as storage
@@ -210,13 +225,6 @@ _advice_options = together(
         help="Write the model with the best combination of fixes; implies --advise.",
     ),
     click.option("--simulate", is_flag=True, help="Run the model in the chip's simulator and compare its outputs."),
-    click.option(
-        "--dimension",
-        multiple=True,
-        callback=sizes,
-        metavar="NAME=N",
-        help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; default: 1.",
-    ),
     one_value("advice", AdviceOrder, *(field.name for field in fields(AdviceOrder))),
 )
 
@@ -229,7 +237,7 @@ _advice_options = together(
     callback=provider_names(provider_rules.PROVIDER_RULES),
     multiple=True,
     metavar="EP,…",
-    help=f"{either(provider_words(), ', or ')}; may be repeated.  [default: all, qnn with --chip]",
+    help=f"{either(known_providers(), ', or ')}; may be repeated.  [default: all, qnn with --chip]",
 )
 @chip_option
 @click.option(
@@ -248,6 +256,14 @@ _advice_options = together(
 )
 @provider_options
 @_advice_options
+@click.option(
+    "--dimension",
+    "dimensions",
+    multiple=True,
+    callback=sizes,
+    metavar="NAME=N",
+    help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; default: 1.",
+)
 @click.option("--svg", type=click.Path(path_type=Path), help="Draw the graph of one model with its partitions.")
 @click.option(
     "--html",
@@ -273,8 +289,9 @@ def partition(
     page: Path | None,
     jobs: int,
     chips: tuple[str, ...],
-    rules: ProviderWords,
+    provider_words: ProviderWords,
     advice: AdviceOrder,
+    dimensions: dict[str, int],
     fail_on: tuple[Condition, ...],
     outputs: Outputs,
 ) -> None:
@@ -287,8 +304,6 @@ def partition(
     rules, the library's claims are the answer.
     """
     from pipeline.partition import answer as claim_answer
-    from pipeline.report import partition as report_partition
-    from pipeline.report import show as terminal
 
     by_chip = tuple(name for name, provider in provider_rules.PROVIDER_RULES.items() if provider.by_chip)
     if chips and providers and not set(by_chip) & set(providers):
@@ -297,13 +312,13 @@ def partition(
     _check_single(providers, {"reference": reference})
     facts, release = None, ort_release
     if reference:
-        abi = rules.settings(providers, "", chips)[0].abi if rules.abi else ""
+        abi = provider_words.settings(providers, "", chips)[0].abi if provider_words.abi else ""
         facts, release = _open(reference, providers[0], ort_release, abi, advice)
-        rules = replace(rules, abi=facts.abi)
-    asked = rules.settings(providers, release, chips)
+        provider_words = replace(provider_words, abi=facts.abi)
+    asked = provider_words.settings(providers, release, chips)
     names = tuple(" --chip ".join(filter(None, (settings.provider, settings.chip))) for settings in asked)
     _check_single(names, {"svg": svg, "fix": advice.fix})
-    by_provider = _answers(paths, asked, claim_answer.Optimize(optimize), jobs, advice)
+    by_provider = _answers(paths, asked, claim_answer.Optimize(optimize), jobs, advice, dimensions)
     documents = [claim_answer.PartitionDocument(models=models) for models in by_provider]
     if facts:
         from pipeline.partition import reference as partition_reference
@@ -314,7 +329,7 @@ def partition(
             facts,
             asked[0],
             claim_answer.Optimize(optimize),
-            sizes=advice.dimension,
+            sizes=dimensions,
             processes=jobs,
         )
         documents = [compared]
@@ -322,13 +337,7 @@ def partition(
     several = {"providers": [{"ep": of.provider, "chip": of.chip, "models": models} for of, models in pairs]}
     shown = [answer for document in documents for answer in document.models]
     outputs.write_json(documents[0] if len(documents) == 1 else several)
-    terminal.show(report_partition.failed_models(shown), err=True)
-    if outputs.text:
-        for document in documents:
-            terminal.show(report_partition.answer_parts(document.complete))
-            if document.reference:
-                report_partition.show_reference(document.reference)
-        terminal.show(report_partition.chip_parts(shown))
+    _show(documents, outputs)
     outputs.show_errors(_problems(documents, advice.fix))
     if outputs.for_ci:
         from pipeline.report import ci_parts
@@ -365,7 +374,7 @@ def check(
     ort_release: str,
     jobs: int,
     chips: tuple[str, ...],
-    rules: ProviderWords,
+    provider_words: ProviderWords,
     fail_on: tuple[Condition, ...],
     outputs: Outputs,
 ) -> None:
@@ -387,7 +396,8 @@ def check(
     from pipeline.report import show as terminal
 
     providers = tuple(provider_rules.PROVIDER_RULES) if chips else provider_rules.on_any_chip()
-    settings, oldest = (words.settings(providers, ort_release, chips) for words in (rules, rules.of_oldest()))
+    settings = provider_words.settings(providers, ort_release, chips)
+    oldest = provider_words.of_oldest().settings(providers, ort_release, chips)
     document = fitness.check_models(paths, settings, dimensions, oldest=oldest, processes=jobs)
     outputs.write_json(document)
     terminal.show(report_partition.failed_models(document.models), err=True)

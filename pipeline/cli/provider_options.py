@@ -84,9 +84,9 @@ provider_options = together(
         metavar="OP,...",
         help="Leave these operators and all nodes after them to the CPU.  [default: NonMaxSuppression]",
     ),
-    one_value("rules", ProviderWords, *(field.name for field in fields(ProviderWords))),
+    one_value("provider_words", ProviderWords, *(field.name for field in fields(ProviderWords))),
 )
-"""The options of execution providers: a command gets `rules`, the ProviderWords."""
+"""The options of execution providers: a command gets `provider_words`."""
 
 
 chip_option = click.option(
@@ -117,7 +117,7 @@ def provider_names(choices: Iterable[str]) -> Callback:
     return names
 
 
-def provider_words() -> list[str]:
+def known_providers() -> list[str]:
     """The names of all providers with rules; behind the formats of one, its own name for all of them."""
     texts: list[str] = []
     for rules in provider_rules.PROVIDER_RULES.values():

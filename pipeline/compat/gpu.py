@@ -13,9 +13,9 @@ from pipeline.core.releases import Release
 from pipeline.model import onnx_model
 from pipeline.model.sources import SourceModel
 from pipeline.partition import answer as claim_answer
+from pipeline.partition import claiming as partition_claiming
 from pipeline.partition import file_graph, provider_claims
 from pipeline.partition import graph as partition_graph
-from pipeline.partition import rules as partition_rules
 from pipeline.partition import types as partition_types
 
 
@@ -65,7 +65,7 @@ def gpu_findings(
     graph = _graph(path, facts.st_size, facts.st_mtime_ns)
     ort_format = path.suffix.lower() == ".ort"
     run = provider_claims.FileRun(graph=graph, settings=settings, where=where, ort_format=ort_format, half=half)
-    yield from partition_rules.claims_of(settings).run_findings(run)
+    yield from partition_claiming.claims_of(settings).run_findings(run)
 
 
 def first_on_gpu(path: Path, release: Release, options: Mapping[str, str]) -> Finding | None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline.model import edit as onnx_edit
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition import answer as claim_answer
+from pipeline.partition import claiming as partition_claiming
 from pipeline.partition import graph as partition_graph
-from pipeline.partition import rules as partition_rules
 from pipeline.partition import shown as partition_shown
 from pipeline.partition import units as partition_units
 
@@ -109,7 +109,7 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, aware: AwareS
     # Whether the CPU's session did nothing beyond level basic
     same = _node_bytes(shown.model) == _node_bytes(optimizer.basic)
     gpu = next((provider for provider in aware.providers if provider.rules.copies), None)
-    copies = partition_rules.claims_of(gpu).copies if gpu else None
+    copies = partition_claiming.claims_of(gpu).copies if gpu else None
     title = gpu.rules.run.ort_name if gpu else stand_in.CLAIMS_PROVIDER
 
     def with_copies(parts: steps.OrtParts, before: LeanModel) -> steps.OrtParts:
@@ -155,7 +155,7 @@ def crash_notes(
     asked = [
         (settings.provider, crash_of)
         for settings in aware.providers
-        if (crash_of := partition_rules.claims_of(settings).crash_in_file)
+        if (crash_of := partition_claiming.claims_of(settings).crash_in_file)
     ]
     if not asked:
         return ()
@@ -175,7 +175,7 @@ def newer_notes(parts: steps.OrtParts, shown: ShownModel, aware: AwareSpec) -> I
     for settings in aware.providers:
         if not settings.rules.by_api_level or settings.api_level >= runner_providers.NNAPI_NEWEST_API_LEVEL:
             continue
-        newest = partition_rules.claim(
+        newest = partition_claiming.claim(
             shown.graph, msgspec.structs.replace(settings, api_level=runner_providers.NNAPI_NEWEST_API_LEVEL)
         )
         claims = {stand_in.node_key(node) for group in newest.groups for node in group}
@@ -300,11 +300,11 @@ class _Asked:
         self.codes += [refusal.code for refusal in claimed.refusals.values()]
         if fresh is None:
             for _, body in partition_graph.bodies(graph):
-                nodes = [node for group in partition_rules.claim(body, self.settings).groups for node in group]
+                nodes = [node for group in partition_claiming.claim(body, self.settings).groups for node in group]
                 self.claims |= {stand_in.node_key(node) for node in nodes}
 
-    def _claim(self, graph: partition_graph.Graph, only: frozenset[int] | None) -> partition_rules.Claim:
-        claimed = partition_rules.claim(graph, self.settings, only)
+    def _claim(self, graph: partition_graph.Graph, only: frozenset[int] | None) -> partition_claiming.Claim:
+        claimed = partition_claiming.claim(graph, self.settings, only)
         if claimed.fatal is not None:
             raise ModelError(
                 f"{self.settings.provider} cannot be asked about this model",
@@ -313,7 +313,7 @@ class _Asked:
             )
         return claimed
 
-    def _buildable(self, graph: partition_graph.Graph, only: frozenset[int] | None) -> partition_rules.Claim:
+    def _buildable(self, graph: partition_graph.Graph, only: frozenset[int] | None) -> partition_claiming.Claim:
         """The claim without the nodes on which building the provider's model would fail; the rest is grouped anew."""
         free = frozenset(graph.nodes) if only is None else only
         left_out: list[str] = []
@@ -328,7 +328,7 @@ class _Asked:
                 return claimed
             free -= {node.index for node in unit}
             left_out.append(f"{unit[0].op_type} '{unit[0].name or unit[0].first_output}'")
-        return partition_rules.Claim()
+        return partition_claiming.Claim()
 
 
 def save_with_claims(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from pipeline.model import edit as onnx_edit
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition import answer as claim_answer
+from pipeline.partition import claiming as partition_claiming
 from pipeline.partition import graph as partition_graph
-from pipeline.partition import rules as partition_rules
 from pipeline.partition import selectors
 from pipeline.partition import shown as partition_shown
 
@@ -23,11 +23,11 @@ def problem(
     graph: partition_graph.Graph, groups: Iterable[tuple[partition_graph.Node, ...]], settings: claim_answer.Settings
 ) -> claim_answer.Refusal | None:
     """The first reason why one of the provider's models cannot be built on the phone."""
-    return partition_rules.claims_of(settings).build_refusal(graph, groups, settings)
+    return partition_claiming.claims_of(settings).build_refusal(graph, groups, settings)
 
 
 def culprits(
-    graph: partition_graph.Graph, claimed: partition_rules.Claim, settings: claim_answer.Settings
+    graph: partition_graph.Graph, claimed: partition_claiming.Claim, settings: claim_answer.Settings
 ) -> Sequence[partition_graph.Node]:
     """The members of the first unit without which the first problem is another one or none; empty without problem."""
     for group in claimed.groups:
@@ -57,7 +57,7 @@ def close_off(model: LeanModel, settings: claim_answer.Settings, viewed: partiti
     fresh, tried = partition_graph.FreshNames(), set[tuple[str, str]]()
     for _ in range(MOST_CLOSED):
         graph = viewed(model.proto)
-        claimed = partition_rules.claim(graph, settings)
+        claimed = partition_claiming.claim(graph, settings)
         refusal = claimed.fatal or problem(graph, claimed.groups, settings)
         if refusal is None:
             return

@@ -37,8 +37,8 @@ from pipeline.model import edit as onnx_edit
 from pipeline.model import guards, onnx_model, signature
 from pipeline.model import sources as model_sources
 from pipeline.partition import answer as claim_answer
+from pipeline.partition import claiming as partition_claiming
 from pipeline.partition import judge, kept, provider_claims
-from pipeline.partition import rules as partition_rules
 from pipeline.partition import subject as partition_subject
 from pipeline.passes import precisions as passes_precisions
 
@@ -205,7 +205,7 @@ def _settings(chip: runner_providers.Chip) -> claim_answer.Settings:
 
 
 def _compiler(chip: runner_providers.Chip) -> provider_claims.ChipCompiler:
-    return partition_rules.compiler_of(_settings(chip))
+    return partition_claiming.compiler_of(_settings(chip))
 
 
 def _program_digest(chip: runner_providers.Chip) -> str:

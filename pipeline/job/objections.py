@@ -18,8 +18,7 @@ from pipeline import config as configs
 from pipeline import required_ops
 from pipeline.compat import rules as compat_rules
 from pipeline.config import Config
-from pipeline.convert import many as convert_many
-from pipeline.convert import onnx_needs
+from pipeline.convert import claimed_facts, onnx_needs
 from pipeline.core import errors as core_errors
 from pipeline.core import files as storage
 from pipeline.core.errors import Finding, Severity
@@ -86,7 +85,7 @@ def _told_claims(
         return read
     return {
         **read,
-        artifact.file: convert_many.with_claims(facts, folder / storage.ARTIFACTS / artifact.file, providers),
+        artifact.file: claimed_facts.with_claims(facts, folder / storage.ARTIFACTS / artifact.file, providers),
     }
 
 

@@ -25,7 +25,7 @@ from pipeline.convert import request as convert_request
 from pipeline.core import errors as core_errors
 from pipeline.core import files as storage
 from pipeline.core import workers
-from pipeline.core.errors import ConfigError, PipelineError
+from pipeline.core.errors import PipelineError
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact
 from pipeline.job.models import check_named_outputs, sizes_of
@@ -140,10 +140,7 @@ def prepare(
         if form.name in sources
     ]
     outcomes = check_many.make_references(usable, folder / storage.REFERENCES, work, progress)
-    wrong = [outcome.error for outcome in outcomes.values()]
-    if wrong and wrong[0] and all(isinstance(error, ConfigError) for error in wrong):
-        raise wrong[0]  # it costs every model: no size is known for an open dimension
-    references = {name: outcome.value for name, outcome in outcomes.items() if outcome.value}
+    references = check_many.require_references(outcomes)
     compared = [(row, references[row.source]) for rows in artifacts for row in rows if row.source in references]
     checks = check_many.check_all(
         compared, folder / storage.ARTIFACTS, config.check, progress, partial(app_sessions, config.runs)

@@ -106,6 +106,17 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.op_type} '{self.name or self.first_output}'"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaveStart:
+    """What joining some units to groups begins with, by the index of a unit's target, whatever is claimed of them."""
+
+    units: Sequence["Unit"]
+    waiting: Mapping[int, int]
+    """How many edges lead into a unit."""
+    readers: Mapping[int, Sequence["Unit"]]
+    """The units at the ends of the edges out of it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Graph:
     """A graph or a body of If, Loop, Scan. `nodes` by index; `initializers` includes the values of Constant nodes.
@@ -113,8 +124,9 @@ class Graph:
     `overridable` names initializers that a caller may replace: listed as graph inputs, IR version 4 or later (A.4).
     `outer` is the graph around a body. `opset` is the main graph's import of the default domain (None: not imported).
     One graph is judged many times: `units` keeps the units that it was divided into before, by what they depend on,
-    `outlines` which of them look alike, `groups` what they were joined to, by those that are refused, `claims` what
-    providers claimed by their settings and `copies` how often that has values copied.
+    `outlines` which of them look alike, `waves` what joining them to groups begins with, `groups` what they were joined
+    to, by those that are refused, `claims` what providers claimed by their settings and `copies` how often that has
+    values copied.
     """
 
     nodes: Mapping[int, Node]
@@ -126,10 +138,7 @@ class Graph:
     outer: "Graph | None" = None
     opset: int | None = None
     units: dict[object, tuple["Unit", ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    waves: dict[int, tuple[Sequence["Unit"], Mapping[int, int], Mapping[int, Sequence["Unit"]]]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-
+    waves: dict[int, WaveStart] = field(default_factory=dict, init=False, repr=False, compare=False)
     outlines: dict[int, tuple[Sequence["Unit"], Sequence[Sequence["Unit"]]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

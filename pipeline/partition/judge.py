@@ -29,11 +29,7 @@ from pipeline.partition.answer import (
     Simulation,
     SizedAnswer,
 )
-from pipeline.partition.graph import Graph, Node, bodies
-from pipeline.partition.model_core import core_of
-from pipeline.partition.processors import processor_warnings
-from pipeline.partition.provider_claims import ModelRun
-from pipeline.partition.rules import (
+from pipeline.partition.claiming import (
     Claim,
     claim,
     claims_of,
@@ -43,6 +39,10 @@ from pipeline.partition.rules import (
     copies_of,
     unit_edges,
 )
+from pipeline.partition.graph import Graph, Node, bodies
+from pipeline.partition.model_core import core_of
+from pipeline.partition.processors import processor_warnings
+from pipeline.partition.provider_claims import ModelRun
 from pipeline.partition.selectors import node_units, unit_of_node
 from pipeline.partition.shown import predict_load, rounds
 from pipeline.partition.subject import Views, check_computed, likely_sizes, open_views, scratch_folder
@@ -67,10 +67,10 @@ class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def entry(self) -> Path | None:
-        """Where the answer is kept; None for one that is not: of a simulator, or as `answer_entry`."""
+        """Where the answer is kept; None for one that is not: of a simulator, or as `entry_of_chip_answer`."""
         if self.simulate:
             return None
-        return kept.answer_entry(self.source, self.settings, self.optimize, self.sizes, likely=self.likely)
+        return kept.entry_of_chip_answer(self.source, self.settings, self.optimize, self.sizes, likely=self.likely)
 
 
 def judge(request: PartitionRequest) -> ModelAnswer:
@@ -119,31 +119,31 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
     view = views.of(settings)
     shown, ships, model = view.shown, view.ships, view.model
     check_computed(views.computed, shown, views.source.name)
-    asked = claims_of(settings)
-    asked.check(views, shown, settings)
+    provider = claims_of(settings)
+    provider.check(views, shown, settings)
     compiler, doubts = "", tuple[str, ...]()
-    if asked.compiler:
+    if provider.compiler:
         shown, compiler = ships, kept.compiler_name()
-        if model is None or views.ships is None:
+        if model is None or views.shipped_model is None:
             raise ModelError(
                 f"the compiler of {settings.rules.title} says nothing about ORT format files",
                 where=views.source.name,
                 remedy="name the ONNX model that the file was made from",
             )
         chip = runner_providers.CHIPS[settings.chip]
-        provider_claim, load = asked.compiler.ask(views.ships, model, ships, chip, views.folder)
-        doubts = () if simulates or load.error else tuple(asked.compiler.suspicions(ships, provider_claim.claimed))
+        provider_claim, load = provider.compiler.ask(views.shipped_model, model, ships, chip, views.folder)
+        doubts = () if simulates or load.error else tuple(provider.compiler.suspicions(ships, provider_claim.claimed))
         in_bodies: list[tuple[Node, Graph, Claim]] = []
     else:
         provider_claim = claim(shown, settings)
         first = ships, (provider_claim if shown is ships else claim(ships, settings))
         load = predict_load(rounds(model, first, views.later, settings), settings)
-        if asked.crash_in_file and not views.loaded and not load.error:
-            crash = asked.crash_in_file(ships, provider_claim.claimed)
+        if provider.crash_in_file and not views.loaded and not load.error:
+            crash = provider.crash_in_file(ships, provider_claim.claimed)
             load = LoadForecast.failing(crash, estimate=True) if crash else load
         in_bodies = [(owner, body, claim(body, settings)) for owner, body in bodies(shown)]
         if not load.error:
-            load = asked.at_run(ModelRun(views=views, ships=ships, settings=settings, load=load))
+            load = provider.at_run(ModelRun(views=views, ships=ships, settings=settings, load=load))
     core = core_of(shown)
     in_bodies = [of_body for of_body in in_bodies if of_body[0].index not in core.ends]
     copies_inside = sum(copies_of(body, settings, inside.claimed) or 0 for _, body, inside in in_bodies)
@@ -166,8 +166,8 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False, br
         copies=copies_of(core.graph, settings, counted.claimed, copies_inside),
         copies_estimated=(settings.rules.copies and len(load.rounds) > 1)  # functions were inlined
         or any(
-            copies_estimated(graph, settings, taken.claimed)
-            for graph, taken in ((core.graph, counted), *((body, inside) for _, body, inside in in_bodies))
+            copies_estimated(graph, settings, graph_claim.claimed)
+            for graph, graph_claim in ((core.graph, counted), *((body, inside) for _, body, inside in in_bodies))
         ),
         given_bytes=given,
         taken_bytes=taken,
@@ -223,12 +223,14 @@ def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> 
         return None
     view = views.of(request.settings)
     model = view.model
-    if not (model and views.ships and request.simulate):
+    if not (model and views.shipped_model and request.simulate):
         return None
     try:
         chip, original = runner_providers.CHIPS[request.settings.chip], request.original
         simulator = compiler_of(request.settings).simulator
-        return simulator.simulate(views.ships, model, view.ships, chip, request.simulate, views.folder, original)
+        return simulator.simulate(
+            views.shipped_model, model, view.ships, chip, request.simulate, views.folder, original
+        )
     except ModelError as error:  # the original does not run on the CPU
         return Simulation(passed=False, reason=f"nothing to compare with: {error.reason}", remedy=error.remedy)
 

@@ -112,7 +112,7 @@ def keep(entry: Path, answer: msgspec.Struct) -> None:
         log.warning("the answer is not kept: %s", error)
 
 
-def answer_entry(
+def entry_of_chip_answer(
     source: SourceModel,
     settings: claim_answer.Settings,
     optimize: claim_answer.Optimize,

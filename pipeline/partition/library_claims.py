@@ -14,7 +14,7 @@ from pipeline.partition.answer import (
     Settings,
     Side,
 )
-from pipeline.partition.rules import claims_of
+from pipeline.partition.claiming import claims_of
 
 
 class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):

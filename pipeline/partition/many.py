@@ -1,5 +1,6 @@
 """Many models for providers, in worker processes; a kept answer is given without loading what judges."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,28 +18,39 @@ SIMULATION_SECONDS = 1500.0
 """For one model with inferences in a simulator."""
 
 
-def judge_paths(
+def judge_by_provider(
     paths: Sequence[str | Path],
-    settings: Settings | Sequence[Settings],
+    settings: Sequence[Settings],
     optimize: Optimize,
     *,
     sizes: Mapping[str, int] = NO_SIZES,
     processes: int = 1,
     simulate: "Dataset | None" = None,
-) -> Iterator[ModelAnswer]:
-    """An answer for every model under files, folders and archives, in that order; `error` is set where there is none.
+) -> list[tuple[ModelAnswer, ...]]:
+    """For each of the settings, which differ, the answers for all models under files, folders and archives, in order.
 
-    With several settings all answers of the first come first. `sizes` are for dynamic dimensions. With `simulate` each
-    says what the chip computes on that data. ConfigError when a path does not exist or holds no model, MissingError
-    without the compiler of a chip that is asked about.
+    `error` is set where there is none. `sizes` are for dynamic dimensions. With `simulate` each says what the chip
+    computes on that data. ConfigError when a path does not exist or holds no model, MissingError without the compiler
+    of a chip that is asked about.
     """
     sources = model_sources.find_models(paths, SUFFIXES)
-    asked = (settings,) if isinstance(settings, Settings) else settings
-    kept.require_compilers(asked)
-    questions = list(dict.fromkeys((source, of_provider) for of_provider in asked for source in sources))
+    kept.require_compilers(settings)
+    questions = [(source, of_provider) for of_provider in settings for source in sources]
+    answers = _judged(questions, optimize, sizes, processes, simulate)
+    return [tuple(itertools.islice(answers, len(sources))) for _ in settings]
+
+
+def _judged(
+    questions: Sequence[tuple[SourceModel, Settings]],
+    optimize: Optimize,
+    sizes: Mapping[str, int],
+    processes: int,
+    simulate: "Dataset | None",
+) -> Iterator[ModelAnswer]:
+    """The answers to questions that differ, in their order; parameters as in `judge_by_provider`."""
     answers: dict[tuple[SourceModel, Settings], ModelAnswer] = {}
     for question in questions if simulate is None else ():
-        entry = kept.answer_entry(*question, optimize, sizes, likely=True)
+        entry = kept.entry_of_chip_answer(*question, optimize, sizes, likely=True)  # other answers are not kept
         if answer := kept.kept_answer(entry, question[0].name):
             answers[question] = answer
     left = [question for question in questions if question not in answers]

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pipeline.model import edit as onnx_edit
+from pipeline.partition.claiming import Claim
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.rules import Claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,7 +181,7 @@ def answered(graph: Graph, units: Sequence[Unit], question: Callable[[Graph, Uni
     return answers
 
 
-def refused(
+def ask_rules(
     graph: Graph,
     units: Sequence[Unit],
     settings: Settings,

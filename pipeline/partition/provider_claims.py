@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pipeline.dataset import Dataset
     from pipeline.model import onnx_model
     from pipeline.model.onnx_model import LeanModel
-    from pipeline.partition.rules import Claim
+    from pipeline.partition.claiming import Claim
     from pipeline.partition.subject import Views
 
 

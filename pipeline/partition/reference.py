@@ -39,8 +39,8 @@ from pipeline.partition.answer import (
     PartitionDocument,
     Settings,
 )
+from pipeline.partition.claiming import claims_of
 from pipeline.partition.library_claims import LibraryClaims, as_answer, diff_claims
-from pipeline.partition.rules import claims_of
 from pipeline.partition.subject import open_views, remove_model, write_model, written_bytes
 from pipeline.partition.undone import undone_for_provider
 

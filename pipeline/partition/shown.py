@@ -22,9 +22,9 @@ from pipeline.model import onnx_model
 from pipeline.model import types as onnx_types
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import LoadForecast, Settings
+from pipeline.partition.claiming import Claim, claim, claims_of
 from pipeline.partition.graph import FreshNames, Graph, Node, given_outside, schema
 from pipeline.partition.outline import left_over
-from pipeline.partition.rules import Claim, claim, claims_of
 from pipeline.partition.types import refused
 from pipeline.partition.units import plain_units
 

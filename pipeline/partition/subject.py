@@ -119,7 +119,7 @@ class Views:
         return guards.computed_constants(self.loaded.proto.graph) if self.loaded else []
 
     @property
-    def ships(self) -> onnx_model.LoadedModel | None:
+    def shipped_model(self) -> onnx_model.LoadedModel | None:
         """The model that ships: behind level basic where that is judged."""
         return self._saved if self.optimize is Optimize.BASIC else self.loaded
 
@@ -178,14 +178,14 @@ class Views:
                 provider=runner_providers.CPU if runner_providers.provider_named(provider).gpu else provider
             )  # a GPU's is said elsewhere
             return compat_rules.findings_for(compat_rules.read_artifacts({name: self.subject}), name, runtime, use)
-        model = self.ships
+        model = self.shipped_model
         assert model, "a loaded model ships"  # noqa: S101 - an invariant
         return compat_written.refusals(model.proto, release, name, self._graph(model.proto, model).values, provider)
 
     def later(self, model: "ModelProto") -> Graph:
         """The graph of the model that ships, after functions in it were inlined."""
-        assert self.ships, "an ORT format file is never inlined"  # noqa: S101 - an invariant
-        return self._view(model, self.ships)
+        assert self.shipped_model, "an ORT format file is never inlined"  # noqa: S101 - an invariant
+        return self._view(model, self.shipped_model)
 
     def _view(self, model: "ModelProto", weights: onnx_model.LoadedModel) -> Graph:
         outside = self.loaded.outside if self.loaded else None

@@ -22,7 +22,7 @@ from pipeline.campaign import plan as planning
 from pipeline.compat import defects as compat_defects
 from pipeline.compat import rules as compat_rules
 from pipeline.config import Config
-from pipeline.convert import many as convert_many
+from pipeline.convert import op_configs
 from pipeline.core import abis as core_abis
 from pipeline.core import errors as core_errors
 from pipeline.core import releases as ort_releases
@@ -244,7 +244,7 @@ def budget_findings(libraries: Iterable[ShippedLibrary], config: Config) -> tupl
 def operator_configs(config: Config, artifacts: Sequence[Path]) -> dict[str, str]:
     """Both operator configs that the builds of all targets need to run some artifacts in every way of the config."""
     builds = [planned_build(target, config) for target in config.targets]
-    return convert_many.config_texts(
+    return op_configs.config_texts(
         artifacts,
         providers=sorted({name for _, providers in builds for name in providers} - {"cpu"}),
         extended=any(kind is not configs.BuildKind.MINIMAL for kind, _ in builds),

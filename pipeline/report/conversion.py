@@ -8,7 +8,7 @@ import msgspec
 
 from pipeline.check import compare as output_compare
 from pipeline.check.compare import OutputCheck
-from pipeline.convert import many as convert_many
+from pipeline.convert import command_job
 from pipeline.convert import precisions as convert_precisions
 from pipeline.core import errors as core_errors
 from pipeline.core import groups as counting
@@ -25,7 +25,7 @@ MOST_FAILURES = 40
 """So many errors are shown; the JSON has every one."""
 
 
-def _too_far(report: convert_many.ConversionJob) -> Iterator[Part]:
+def _too_far(report: command_job.ConversionJob) -> Iterator[Part]:
     """How many files are so far from float that `run` would not ship them."""
     from pipeline.accuracy import result as accuracy_result  # which `convert` needs for nothing else
 
@@ -38,7 +38,7 @@ def _too_far(report: convert_many.ConversionJob) -> Iterator[Part]:
         )
 
 
-def conversion_parts(report: convert_many.ConversionJob) -> Iterator[Part]:
+def conversion_parts(report: command_job.ConversionJob) -> Iterator[Part]:
     """The artifacts in a table, totals, and what is to know of the models."""
     rows = [(converted, artifact) for converted in report.converted for artifact in converted.artifacts]
     if 0 < len(rows) <= MOST_ROWS:
@@ -118,7 +118,7 @@ def conversion_parts(report: convert_many.ConversionJob) -> Iterator[Part]:
         yield Line(f"operators they need: {path}")
 
 
-def problem_lines(report: convert_many.ConversionJob, *, warnings: bool) -> Iterator[Line]:
+def problem_lines(report: command_job.ConversionJob, *, warnings: bool) -> Iterator[Line]:
     """What failed, and perhaps what works otherwise than one might think, once for all variants; for stderr."""
     yield from _failure_lines(report.converted, warnings=warnings)
     # What the release that will run the artifacts says to them

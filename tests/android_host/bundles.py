@@ -8,7 +8,7 @@ import onnx
 from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.check.reference import make_reference
 from pipeline.config import CheckConfig, ModelConfig
-from pipeline.convert.many import config_texts
+from pipeline.convert.op_configs import config_texts
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import Level, Variant
 from pipeline.dataset import Dataset

@@ -18,7 +18,7 @@ from pipeline.core.errors import ModelError
 from pipeline.model.ort_format import read_ort
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.library_claims import LibraryClaims, same_claims
-from pipeline.partition.many import judge_paths
+from pipeline.partition.many import judge_by_provider
 from pipeline.partition.reference import SAVE_ORT, claims_of_many, claims_of_named, reference_aware
 from tests.android_host.conftest import OLDEST, fetch
 from tests.arm64_agreement import members, unpacked
@@ -44,7 +44,7 @@ def _ours(models: Sequence[Path], release: str, level: int, nchw: bool) -> list[
         api_level=level,
         nnapi_flags=("USE_NCHW",) if nchw else (),
     )
-    return list(judge_paths(models, settings, Optimize.NONE, processes=1))
+    return list(judge_by_provider(models, [settings], Optimize.NONE)[0])
 
 
 AT_30 = Settings(provider=NNAPI, api_level=30)
@@ -199,7 +199,7 @@ def test_ours_and_genuine_aware_files_have_the_same_operators(
             reference_aware(models[Path(artifact["model"]).name], saved, library, AT_30, level, config=STOCK)
             ours = tmp_path / level / artifact["file"]
             if _operators(saved) != _operators(ours):
-                kept, left = judge_paths([ours, saved], AT_30, Optimize.NONE, processes=1)
+                kept, left = judge_by_provider([ours, saved], [AT_30], Optimize.NONE)[0]
                 different += [] if kept.claimed > left.claimed else [artifact["file"]]
     assert different == []
 

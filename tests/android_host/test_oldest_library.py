@@ -13,7 +13,7 @@ import pytest
 from pipeline.core.releases import OLDEST_RULES
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.library_claims import LibraryClaims, differing
-from pipeline.partition.many import judge_paths
+from pipeline.partition.many import judge_by_provider
 from pipeline.partition.reference import claims_of_many
 from tests.android_host.conftest import OLDEST, fetch
 
@@ -64,7 +64,9 @@ def compared(models: Iterable[Path], level: int) -> Iterator[tuple[Path, ModelAn
     """Models that both sides answer, with what one of them alone claims."""
     settings = Settings(provider="nnapi", ort_release=OLDEST_RULES, api_level=level)
     paths = list(models)
-    pairs = [(path, one) for path, one in zip(paths, judge_paths(paths, settings, Optimize.NONE), strict=True)]
+    pairs = [
+        (path, one) for path, one in zip(paths, judge_by_provider(paths, [settings], Optimize.NONE)[0], strict=True)
+    ]
     good = [(path, answer) for path, answer in pairs if not answer.error and not by_chance(answer)]
     found = claims_of_many([path for path, _ in good], OLDEST, settings, reasons=True)
     for (path, answer), theirs in zip(good, found, strict=True):

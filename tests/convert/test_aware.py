@@ -28,8 +28,8 @@ from pipeline.model.onnx_model import LeanModel, load_model, loadable, prepare_m
 from pipeline.model.ort_format import read_ort
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings, make_settings
+from pipeline.partition.claiming import claim
 from pipeline.partition.file_graph import view_of_file
-from pipeline.partition.rules import claim
 from pipeline.passes.base import PassContext
 from pipeline.providers.nnapi.load import build_refusal
 from tests.android_host.test_gpu_legality import LOOP, around, branching

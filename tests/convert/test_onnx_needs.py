@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from pipeline.convert.many import config_texts
 from pipeline.convert.onnx_needs import onnx_needs, unproven
+from pipeline.convert.op_configs import config_texts
 from pipeline.core.files import CONFIG_FILE, TYPED_CONFIG_FILE
 from pipeline.core.releases import installed_release
 from pipeline.model.ort_format import read_artifact

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from pipeline.core.releases import has_rules, line_of
+from pipeline.partition.claiming import claim
 from pipeline.partition.graph import Graph, bodies
 from pipeline.partition.library_claims import LibraryClaims, same_claims
-from pipeline.partition.rules import claim
 from tests.android_labels import BASE, SETTINGS, USUAL, android_labels, android_settings, claimed
 from tests.recorded_graphs import record, unpack
 

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 from pipeline.core.providers import on_any_chip
 from pipeline.partition import outline
 from pipeline.partition.answer import make_settings
+from pipeline.partition.claiming import Claim, claim
 from pipeline.partition.graph import Graph, view
 from pipeline.partition.provider_claims import FileRun
-from pipeline.partition.rules import Claim, claim
 from pipeline.partition.units import Case, unique_dq
 from pipeline.providers.coreml import claims as coreml
 from pipeline.providers.webgpu.runs import run_findings

@@ -7,8 +7,8 @@ import msgspec
 
 from device_runner.providers import CHIPS
 from pipeline.partition.answer import LoadForecast, Refusal
+from pipeline.partition.claiming import Claim
 from pipeline.partition.graph import Graph
-from pipeline.partition.rules import Claim
 from pipeline.providers.qnn.claims import claim_on, empty_value
 from tests.npu_operators import NO_ANSWER, Row, recorded
 from tests.recorded_graphs import record, unpack

@@ -10,8 +10,8 @@ from onnx import TensorProto, helper
 
 from pipeline.core.errors import ConfigError
 from pipeline.partition.answer import ModelAnswer, Settings, make_settings
+from pipeline.partition.claiming import claim, copies_estimated, copies_of
 from pipeline.partition.graph import Graph
-from pipeline.partition.rules import claim, copies_estimated, copies_of
 from pipeline.providers.webgpu import kernels as webgpu
 from pipeline.providers.webgpu.kernels import kernels
 from tests.command import ort_mobile

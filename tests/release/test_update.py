@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from device_runner.spec import RunOptions
-from pipeline.convert.many import config_texts
+from pipeline.convert.op_configs import config_texts
 from pipeline.core.errors import CheckFailed
 from pipeline.core.files import TYPED_CONFIG_FILE
 from pipeline.model.signature import TensorInfo

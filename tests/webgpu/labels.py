@@ -23,10 +23,10 @@ from pipeline.core.abis import X86_64
 from pipeline.core.releases import line_of
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Decision, ModelAnswer, Optimize, Settings, make_settings
+from pipeline.partition.claiming import claim
 from pipeline.partition.graph import bodies
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.reference import claims_of_named
-from pipeline.partition.rules import claim
 from pipeline.partition.subject import open_views, scratch_folder
 from tests.ground_truth import ORACLE
 from tests.random_graphs import odd_quantization

@@ -24,8 +24,8 @@ from device_runner.vulkan import ADAPTER, find_driver, vulkan_environment
 from pipeline.compat.gpu import gpu_findings
 from pipeline.core.releases import Release
 from pipeline.partition.answer import Settings, webgpu_settings
+from pipeline.partition.claiming import claim
 from pipeline.partition.file_graph import view_of_file
-from pipeline.partition.rules import claim
 from tests.android_host.runs import DIMENSIONS
 from tests.command import ort_mobile
 from tests.webgpu.sweep_models import NODE_TEST, models

@@ -12,7 +12,7 @@ from pipeline.cli import outputs as cli_outputs
 from pipeline.cli.outputs import Outputs
 
 if TYPE_CHECKING:
-    from pipeline.convert import many as convert_many
+    from pipeline.convert import command_job
     from pipeline.features.diff.changes import GraphDiff
     from pipeline.features.diff.graph import FileGraph
     from pipeline.model.sources import SourceModel
@@ -133,7 +133,7 @@ def convert_options() -> list[click.Parameter]:
     return [click.Option(["--show-changes"], is_flag=True, help=text)]
 
 
-def convert_changes(report: "convert_many.ConversionJob") -> "Iterator[wording.Part]":
+def convert_changes(report: "command_job.ConversionJob") -> "Iterator[wording.Part]":
     """What became of each model in each artifact; equal files are shown once."""
     from pipeline.features.diff.changes import diff_graphs
     from pipeline.features.diff.graph import read_graph

@@ -29,7 +29,7 @@ from pipeline.campaign.statistics import compare as run_compare
 from pipeline.check import compare as output_compare
 from pipeline.check.compare import Array, OutputCheck
 from pipeline.config import Config
-from pipeline.convert import many as convert_many
+from pipeline.convert import command_job
 from pipeline.convert import request as convert_request
 from pipeline.core import groups as counting
 from pipeline.core import progress as core_progress
@@ -182,7 +182,7 @@ class ModelOnDevice:
                 raise ModelError("the changed model's outputs differ", why=wrong.reason)
         if not remedy.ort_format:
             return path
-        job = convert_many.ConversionJob(
+        job = command_job.ConversionJob(
             levels=("all",),
             styles=("fixed",),
             release=str(ort_releases.installed_release()),
@@ -196,7 +196,7 @@ class ModelOnDevice:
             processes=1,
             data=self.order.data,
         )
-        (converted,) = convert_many.convert_paths([str(path)], job).converted
+        (converted,) = command_job.convert_paths([str(path)], job).converted
         if converted.error:
             raise converted.error
         if not converted.artifacts:

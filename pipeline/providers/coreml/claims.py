@@ -9,15 +9,14 @@ from dataclasses import replace
 
 from pipeline.core import releases as ort_releases
 from pipeline.partition.answer import MAX_VERSION, LoadForecast, Refusal, Settings
+from pipeline.partition.claiming import Claim, claim_by_rules
 from pipeline.partition.graph import Graph, Node, bodies, given_outside
 from pipeline.partition.provider_claims import ProviderClaims
 from pipeline.partition.rules import (
     Check,
-    Claim,
     Rule,
     Table,
     attribute,
-    claim_by_rules,
     constant,
     external_refusal,
     first_refusal,

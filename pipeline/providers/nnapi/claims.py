@@ -4,18 +4,10 @@ from collections.abc import Collection, Container, Sequence
 
 from pipeline.core import releases as ort_releases
 from pipeline.partition.answer import MAX_VERSION, Refusal, Settings, layout_window
+from pipeline.partition.claiming import Claim, claim_by_rules
 from pipeline.partition.graph import Graph, Node, outside_inputs
 from pipeline.partition.provider_claims import ProviderClaims
-from pipeline.partition.rules import (
-    Claim,
-    claim_by_rules,
-    external_refusal,
-    first_refusal,
-    rule_of,
-    show,
-    show_shape,
-    version_refusal,
-)
+from pipeline.partition.rules import external_refusal, first_refusal, rule_of, show, show_shape, version_refusal
 from pipeline.partition.selectors import node_units, selection_crash
 from pipeline.partition.units import Case
 from pipeline.providers.nnapi.load import build_refusal, crash_in_file, forecast

@@ -7,9 +7,10 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from math import prod
 
 from pipeline.partition.answer import LoadForecast, Refusal, Settings
+from pipeline.partition.claiming import Claim
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.outline import left_over
-from pipeline.partition.rules import Claim, Rule
+from pipeline.partition.rules import Rule
 from pipeline.partition.selectors import SELECTORS, node_units, unit_of_node
 from pipeline.partition.units import DEQUANTIZE, QUANTIZE, Case, Unit, UnitValue, equal_pair
 from pipeline.providers.nnapi.rules import TABLE, parameters, permuted

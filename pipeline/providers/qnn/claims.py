@@ -23,6 +23,7 @@ from pipeline.core import releases as ort_releases
 from pipeline.core.errors import MissingError
 from pipeline.model import guards, onnx_model
 from pipeline.partition import answer as claim_answer
+from pipeline.partition import claiming as partition_claiming
 from pipeline.partition import graph as partition_graph
 from pipeline.partition import provider_claims
 from pipeline.partition import rules as partition_rules
@@ -246,7 +247,7 @@ def of_chip(
     graph: partition_graph.Graph,
     chip: runner_providers.Chip,
     folder: Path,
-) -> tuple[partition_rules.Claim, claim_answer.LoadForecast]:
+) -> tuple[partition_claiming.Claim, claim_answer.LoadForecast]:
     """What the NPU of a chip takes of a model, and what making a session gives.
 
     `graph` is the view of `model`, whose weights are those of `loaded`; `folder` is for files of the question.
@@ -256,7 +257,7 @@ def of_chip(
     if empty := empty_value(graph):
         why = f"'{empty}' has a dimension of size 0, which the compiler does not stand"
         failure = claim_answer.Refusal("empty", why, "give the model's values other sizes")
-        return partition_rules.Claim(
+        return partition_claiming.Claim(
             refusals=dict.fromkeys(graph.nodes, NO_SESSION)
         ), claim_answer.LoadForecast.failing(failure)
     target = folder / f"asked-{chip.name}.onnx"
@@ -316,7 +317,7 @@ def _broken(why: str) -> MissingError:
 
 def claim_on(
     graph: partition_graph.Graph, answer: CompilerAnswer, chip: runner_providers.Chip
-) -> tuple[partition_rules.Claim, claim_answer.LoadForecast]:
+) -> tuple[partition_claiming.Claim, claim_answer.LoadForecast]:
     """The compiler's answer on a graph whose nodes were named after their first outputs."""
     failure = _failure(graph, answer, chip)
     groups = _groups(graph, answer)
@@ -331,7 +332,7 @@ def claim_on(
         node = next((node for group in groups for node in group if _computes_floats(graph, node)), None)
         if node is not None:
             failure = _float(node, chip)
-    claim = partition_rules.Claim(groups=groups, refusals=refusals)
+    claim = partition_claiming.Claim(groups=groups, refusals=refusals)
     if failure is not None:
         return claim, claim_answer.LoadForecast.failing(failure)
     return claim, claim_answer.LoadForecast(partitions=len(groups), rounds=(len(groups),))
@@ -523,9 +524,9 @@ def _computes_floats(graph: partition_graph.Graph, node: partition_graph.Node) -
     return bool(floats) and not dequantized
 
 
-def claim(graph: partition_graph.Graph, settings: object, only: object = None) -> partition_rules.Claim:  # noqa: ARG001 - the signature of claims
+def claim(graph: partition_graph.Graph, settings: object, only: object = None) -> partition_claiming.Claim:  # noqa: ARG001 - the signature of claims
     """No claim: of calls of functions, the only thing that is asked about before the compiler is."""
-    return partition_rules.Claim()
+    return partition_claiming.Claim()
 
 
 CLAIMS = provider_claims.ProviderClaims(

@@ -7,10 +7,10 @@ import msgspec
 from pipeline.core.errors import ModelError
 from pipeline.model import edit as onnx_edit
 from pipeline.partition.answer import MOST_COPIES, LoadForecast, Settings
+from pipeline.partition.claiming import claim as kept_claim
+from pipeline.partition.claiming import copies_of
 from pipeline.partition.graph import Graph, bodies
 from pipeline.partition.provider_claims import FileRun, LibraryLog, ModelRun, NodeCopies, ProviderClaims
-from pipeline.partition.rules import claim as kept_claim
-from pipeline.partition.rules import copies_of
 from pipeline.partition.subject import Views
 from pipeline.providers.webgpu.copies import with_copies
 from pipeline.providers.webgpu.kernels import TABLE, claim, copies, estimated, forecast, unknown_names

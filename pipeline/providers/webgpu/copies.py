@@ -9,8 +9,8 @@ import msgspec
 from pipeline.model import edit as onnx_edit
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition.answer import Settings
+from pipeline.partition.claiming import claim
 from pipeline.partition.graph import Graph, bodies
-from pipeline.partition.rules import claim
 from pipeline.providers.webgpu.kernels import COPIES, crossing, memories, shared_constants
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from typing import Any, Final
 import msgspec
 
 from pipeline.partition.answer import LoadForecast, Refusal, Settings, layout_window
+from pipeline.partition.claiming import Claim
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.outline import answered
-from pipeline.partition.rules import Claim
 from pipeline.partition.units import plain_units
 
 Release = tuple[int, int]

@@ -13,10 +13,10 @@ from math import prod
 from pipeline.core import errors as core_errors
 from pipeline.core.errors import Finding, Severity
 from pipeline.partition.answer import Settings, layout_window
+from pipeline.partition.claiming import claim, copies_of
 from pipeline.partition.graph import Graph, Node, bodies, named
 from pipeline.partition.outline import left_over
 from pipeline.partition.provider_claims import FileRun
-from pipeline.partition.rules import claim, copies_of
 from pipeline.partition.units import Unit, plain_units
 from pipeline.providers.webgpu.kernels import (
     NAMELESS_BIAS,

@@ -8,9 +8,10 @@ layout transformation.
 from collections.abc import Container
 
 from pipeline.partition.answer import Refusal, Settings, layout_window
+from pipeline.partition.claiming import Claim, claim_by_rules
 from pipeline.partition.graph import Graph
 from pipeline.partition.provider_claims import ProviderClaims
-from pipeline.partition.rules import Claim, claim_by_rules, first_refusal, rule_of
+from pipeline.partition.rules import first_refusal, rule_of
 from pipeline.partition.selectors import node_units, selection_crash
 from pipeline.partition.units import Case
 from pipeline.providers.xnnpack.load import forecast

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 
 from pipeline.core import abis as core_abis
 from pipeline.partition.answer import LoadForecast, Refusal, Settings
+from pipeline.partition.claiming import Claim, claim
 from pipeline.partition.graph import Graph, Node, bodies
-from pipeline.partition.rules import Check, Claim, claim, first_refusal, listed, refuse, show, show_shape
+from pipeline.partition.rules import Check, first_refusal, listed, refuse, show, show_shape
 from pipeline.partition.selectors import node_units
 from pipeline.partition.units import Case
 from pipeline.providers.xnnpack.rules import grouped
