@@ -26,6 +26,7 @@ from pipeline.core.features import Place
 
 if TYPE_CHECKING:
     from pipeline.convert import command_job
+    from pipeline.convert import request as convert_request
     from pipeline.dataset import Dataset
     from pipeline.report import wording
 
@@ -240,8 +241,7 @@ def convert(
         from pipeline.convert import aware_reference
 
         aware = aware_reference.choose_reference(reference, ort_release, (), providers, named)
-    abi_of_rules = (aware.by.abi or core_abis.X86_64) if aware.library and not aware.optional else abi
-    provider_words = replace(provider_words, abi=abi_of_rules)
+    provider_words = replace(provider_words, abi=_abi_of_claims(aware, abi))
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
     refuse_divided(providers, ctx)
@@ -284,6 +284,13 @@ def convert(
             terminal.show(changes(report))
     terminal.show(report_conversion.problem_lines(report, warnings=not quiet()), err=True)
     ctx.exit(end(fail_on, _watched(report), report.exit_code))
+
+
+def _abi_of_claims(aware: "convert_request.AwareSpec", abi: str) -> str:
+    """The ABI for which providers are asked: that of the library that must save, else that of the app."""
+    from pipeline.core import abis as core_abis
+
+    return (aware.by.abi or core_abis.X86_64) if aware.library and not aware.optional else abi
 
 
 def _watched(report: "command_job.ConversionJob") -> Iterator[Watched]:

@@ -19,7 +19,7 @@ from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign import record as campaign_record
-from pipeline.campaign.record import CampaignRecord, ReadRuns, RunRecord
+from pipeline.campaign.record import CampaignRecord, RunRecord
 from pipeline.campaign.store.digests import row_digest
 from pipeline.campaign.store.refusals import StoreError, damaged, store_errors
 from pipeline.campaign.store.spool import (
@@ -242,7 +242,7 @@ class Store:
             log.warning("%s: %s: %s", campaign, finding.where, finding.what)
         return read.runs
 
-    def read_runs(self, campaign: str, number: int | None = None) -> ReadRuns:
+    def read_runs(self, campaign: str, number: int | None = None) -> campaign_record.ReadRuns:
         """All runs of a campaign, or of a round of it, with raw latencies, in the order of their storing.
 
         In a shared database those are left out that cannot be what was measured. Elsewhere StoreError names the first.
@@ -254,7 +254,7 @@ class Store:
                 records.append(msgspec.structs.replace(self._timed_run(row), stretch=stretch(row)))
             except StoreError as error:
                 left_out.append(self._left_out(row, error))
-        return ReadRuns(runs=tuple(records), left_out=tuple(left_out))
+        return campaign_record.ReadRuns(runs=tuple(records), left_out=tuple(left_out))
 
     def _stretches(self, campaign: str, rows: Sequence[Mapping[Any, Any]]) -> Callable[[Mapping[Any, Any]], int]:
         """How many runs of other campaigns were stored of a run's device before it, since the first of these.
