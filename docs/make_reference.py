@@ -107,8 +107,9 @@ def table_page(table: type[Table], heading: str) -> str:
     properties = config_schema()["$defs"][table.__name__]["properties"]
     texts = key_texts(table)
     rows = [
-        f"| `{field.name}` | {type_text(properties[field.name])} | {default_text(field)} | {texts[field.name]} |\n"
+        f"| `{key}` | {type_text(properties[key])} | {default_text(field)} | {texts[key]} |\n"
         for field in msgspec.structs.fields(table)
+        for key in [field.encode_name]
     ]
     head = f"## {heading}\n\n{(table.__doc__ or '').strip()}\n\n"
     return head + "| key | takes | default | meaning |\n| --- | --- | --- | --- |\n" + "".join(rows) + "\n"

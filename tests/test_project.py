@@ -206,7 +206,7 @@ def test_a_loop_variable_says_what_it_is() -> None:
     ("needed", "most"),
     [
         ("pipeline.cli.main, pipeline.cli.bundle, pipeline.release.signature", 60),
-        ("pipeline.cli.main, pipeline.features.pairs.command, pipeline.features.pairs.gating", 150),
+        ("pipeline.cli.main, pipeline.features.pairs.command, pipeline.features.pairs.gating", 152),
         ("pipeline.cli.main, pipeline.cli.convert, pipeline.convert.many, pipeline.report.conversion", 155),
     ],
     ids=["verify", "gate", "convert"],

@@ -3,6 +3,7 @@
 What is imported here is what other rooms get by `configs.`: the list is the only one (pyproject.toml knows of it).
 """
 
+from pipeline.config.flow import Feed, FlowStage, Tokens, Until, When
 from pipeline.config.read import (
     ADVISED_RUNS,
     APPLE,
@@ -39,6 +40,7 @@ from pipeline.config.values import (
     CheckConfig,
     ConditionsConfig,
     Config,
+    FeatureConfig,
     MeasureConfig,
     MeasureMode,
     MeasureRule,

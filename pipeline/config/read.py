@@ -143,10 +143,10 @@ def resolved(config: Config, folder: Path) -> Config:
     def library(text: str | None) -> str | None:
         return text if text and ort_library.name_of(text) else place(text)
 
-    models = tuple(
-        msgspec.structs.replace(
+    def table(m: ModelConfig) -> ModelConfig:
+        return msgspec.structs.replace(
             m,
-            path=str(folder / m.path),
+            path=str(folder / m.path) if m.path else "",
             source=place(m.source),
             test_data=place(m.test_data),
             labels=place(m.labels),
@@ -154,8 +154,8 @@ def resolved(config: Config, folder: Path) -> Config:
             calibration=part(m.calibration),
             evaluation=part(m.evaluation),
         )
-        for m in config.models
-    )
+
+    models, features = tuple(map(table, config.models)), tuple(map(table, config.features))
     targets = tuple(msgspec.structs.replace(t, library=library(t.library)) for t in config.targets)
     build = msgspec.structs.replace(config.build, onnx_source=place(config.build.onnx_source))
     plugins = {name: tuple(str(folder / file) for file in files) for name, files in config.measure.plugins.items()}
@@ -180,6 +180,7 @@ def resolved(config: Config, folder: Path) -> Config:
     return msgspec.structs.replace(
         config,
         models=models,
+        features=features,
         targets=targets,
         build=build,
         measure=measure,
@@ -393,7 +394,9 @@ def problems(config: Config) -> Iterator[KeyProblem]:
             what, why = f"no Snapdragon chip is called {name!r}", f"known: {', '.join(runner_providers.CHIPS)}"
             close = difflib.get_close_matches(name.upper(), runner_providers.CHIPS, n=1)
             yield _problem(("variants", "contexts"), what, why, _meant(close[0]) if close else "write one of these")
-    if config.variants.share_weights and not (config.variants.contexts and any(model.lists for model in config.models)):
+    if config.variants.share_weights and not (
+        config.variants.contexts and any(model.lists for model in config.shipped)
+    ):
         what, why = "there are no weights to share", "sizes of one model share them, in contexts"
         remedy = "give a model several sizes, as in dimensions = { width = [224, 320] }, and `contexts` chips"
         yield _problem(("variants", "share_weights"), what, why, remedy)
@@ -402,9 +405,10 @@ def problems(config: Config) -> Iterator[KeyProblem]:
         why = f"metrics: {', '.join(metrics)}, or a function as module:function"
         yield _problem(("accuracy", "metric"), f"there is no metric {metric!r}", why, _suggest(metric, metrics))
     yield from _of_outputs(config.accuracy)
-    for number, model in enumerate(config.models):
-        yield from _of_data(("models", number), model)
-        yield from _of_sizes(("models", number), model)
+    for key, tables in (("models", config.models), ("features", config.features)):
+        for number, model in enumerate(tables):
+            yield from _of_data((key, number), model)
+            yield from _of_sizes((key, number), model)
 
 
 def _of_outputs(accuracy: AccuracyConfig) -> Iterator[KeyProblem]:
@@ -506,13 +510,16 @@ def missing_files(config: Config) -> Iterator[KeyProblem]:
 
     A library's name, as in android:1.29.0, is no file: it is looked for where libraries are kept.
     """
-    for number, model in enumerate(config.models):
-        for key in ("source" if model.source else "path", "test_data", "labels"):
-            yield from _missing(("models", number, key), getattr(model, key))
+    tables = [("models", number, model) for number, model in enumerate(config.models)]
+    tables += [("features", number, feature) for number, feature in enumerate(config.features)]
+    for heading, number, model in tables:
+        own = "source" if model.source else "path"  # the file of a feature is made
+        for key in ("test_data", "labels") if heading == "features" else (own, "test_data", "labels"):
+            yield from _missing((heading, number, key), getattr(model, key))
         for part in ("calibration", "evaluation"):
             for key in ("test_data", "labels"):
-                yield from _missing(("models", number, part, key), getattr(getattr(model, part), key, None))
-        yield from _missing(("models", number, "gives", "classes"), model.gives.classes if model.gives else None)
+                yield from _missing((heading, number, part, key), getattr(getattr(model, part), key, None))
+        yield from _missing((heading, number, "gives", "classes"), model.gives.classes if model.gives else None)
     yield from _missing(("accuracy", "vocabulary"), config.accuracy.vocabulary)
     for number, target in enumerate(config.targets):
         if target.library and not ort_library.name_of(target.library):

@@ -9,13 +9,16 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from device_runner import providers as runner_providers
+from device_runner import spec as run_spec
 from pipeline.config import app_data
+from pipeline.config import flow as flow_tables
 from pipeline.config.tables import (
     AccuracyConfig,
     AndroidRelease,
@@ -146,6 +149,11 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     """Licence of the model, best as an SPDX expression, as in "Apache-2.0"; the bundle's bill of materials has it."""
 
     @property
+    def own_name(self) -> str:
+        """Its name, or that of its file."""
+        return self.name or PurePosixPath(self.path).stem
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The dimensions that the files have fixed."""
         return {name: size for name, size in self.dimensions.items() if isinstance(size, int)}
@@ -161,6 +169,27 @@ class ModelConfig(Table, frozen=True, kw_only=True):
             f"{name}-{'x'.join(map(str, sizes))}": {**self.sizes, **dict(zip(self.lists, sizes, strict=True))}
             for sizes in zip(*self.lists.values(), strict=True)
         }
+
+
+class FeatureConfig(ModelConfig, frozen=True, kw_only=True):
+    """Models that an app runs one after the other: they become one graph, which is treated as a model. Keys of
+    [[models]] mean the same here.
+    """
+
+    path: str = ""
+    """Where the graph is kept as an ONNX file; default: in the cache of ort-mobile."""
+    name: documents.Name
+    """Name of the feature in tables and file names."""
+    flow: Annotated[tuple[flow_tables.FlowStage, ...], Meta(min_length=1, max_length=10)]
+    """The stages, in the order in which they run."""
+    until: flow_tables.Until | None = None
+    """How the loop of stages with `when = "step"` ends: then the output is `tokens`."""
+    outputs: dict[run_spec.Text, run_spec.Text] = {}
+    """By the name that the app gets, `STAGE.OUTPUT`; default: the outputs of the last stage."""
+
+    def as_model(self) -> ModelConfig:
+        """The keys that it shares with a model: once its file is made, it is one."""
+        return ModelConfig(**{key: getattr(self, key) for key in ModelConfig.__struct_fields__})
 
 
 class Target(Table, frozen=True, kw_only=True):
@@ -327,6 +356,8 @@ class Config(Table, frozen=True, kw_only=True):
     """Name of the campaign, that is, of the runs of this config."""
     models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1)]
     """The models, one table for each."""
+    features: tuple[FeatureConfig, ...] = ()
+    """Models that an app runs one after the other, as one graph."""
     custom_ops: tuple[str, ...] = ()
     """Libraries of custom operators, or AARs of them: those for this computer are used in conversion and checks, those
     for a device in its runs, and those for a target's ABIs are in the bundle. `--custom-ops` goes before it."""
@@ -359,10 +390,20 @@ class Config(Table, frozen=True, kw_only=True):
     tune: TuneConfig = TuneConfig()
     """What `ort-mobile tune` searches for, among what, and for how long."""
 
+    @property
+    def shipped(self) -> "tuple[ModelConfig, ...]":
+        """What is converted and shipped: models that are no stage of a feature, and the features."""
+        stages = {stage.run for feature in self.features for stage in feature.flow}
+        return (*(model for model in self.models if model.own_name not in stages), *self.features)
+
 
 TABLES: dict[str, type[Table]] = {
     "Top level": Config,
     "[[models]]": ModelConfig,
+    "[[features]]": FeatureConfig,
+    "[[features.flow]]": flow_tables.FlowStage,
+    "[features.flow.inputs.NAME]": flow_tables.Feed,
+    "[features.until]": flow_tables.Until,
     "[models.preprocess]": PreprocessConfig,
     "[models.takes]": app_data.Takes,
     "[models.gives]": app_data.Gives,
@@ -410,7 +451,8 @@ def key_texts(table: type[msgspec.Struct]) -> dict[str, str]:
         for statement, following in itertools.pairwise(_classes(owner.__module__)[owner.__name__].body):
             if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
                 texts[ast.unparse(statement.target)] = _filled(" ".join(ast.literal_eval(following.value).split()))
-    return texts
+    written = {field.name: field.encode_name for field in msgspec.structs.fields(table)}
+    return {written[name]: text for name, text in texts.items() if name in written}
 
 
 @cache

@@ -9,11 +9,13 @@ each folder and its rows away and looks at the rest.
 ALLOWED: dict[str, frozenset[str]] = {
     "android": frozenset({"packages"}),
     "apple": frozenset({"packages"}),
+    "flows": frozenset({"app_data"}),
 }
 """The features that a feature may import: they go with it when they go."""
 
 OFFERS: dict[str, tuple[str, ...]] = {
     "find.sources": ("imports.job:make_model",),
+    "find.flows": ("flows.compose:made_of",),
     "models.attachments": ("app_data.attach:attachment",),
     "passes.more": ("app_data.attach:passes",),
     "campaign.searches": ("tune.answers:tune_report",),

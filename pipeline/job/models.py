@@ -14,13 +14,28 @@ from pipeline.accuracy import score as accuracy_score
 from pipeline.config import Config
 from pipeline.config import tables as config_tables
 from pipeline.core import workers
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.features import Place
 from pipeline.dataset import guess as data_guess
 from pipeline.model import sources as model_sources
 
 SOURCES = Place[Callable[[str, Path], object]]("find.sources")
 """Who makes the ONNX file of a model's `source`."""
+
+
+FLOWS = Place[Callable[[configs.FeatureConfig, Mapping[str, configs.ModelConfig]], configs.ModelConfig]]("find.flows")
+"""Who joins the models of a feature."""
+
+
+def joined(feature: configs.FeatureConfig, config: Config) -> configs.ModelConfig:
+    """The feature with the path of its file; ConfigError where nobody here joins models."""
+    for join in FLOWS:
+        return join(feature, {model.own_name: model for model in config.models})
+    raise ConfigError(
+        "nothing here joins models to a feature",
+        where=f"features, {feature.name}",
+        remedy="leave out [[features]], or install ort-mobile whole",
+    )
 
 
 def find(config: Config) -> list[tuple[model_sources.NamedModel, configs.ModelConfig]]:
@@ -37,14 +52,25 @@ def find(config: Config) -> list[tuple[model_sources.NamedModel, configs.ModelCo
             if not path.exists() or (made_of.exists() and made_of.stat().st_mtime_ns > path.stat().st_mtime_ns):
                 for make in SOURCES:
                     make(table.source, path)
-    pairs = [(source, table) for table in config.models for source in model_sources.find_models([table.path])]
+    pairs: list[tuple[model_sources.SourceModel, configs.ModelConfig]] = []
+    broken: dict[str | None, ModelError] = {}
+    for table in config.shipped:
+        made = table
+        if isinstance(table, configs.FeatureConfig):
+            try:
+                made = joined(table, config)
+            except ModelError as error:  # it costs no other model
+                broken[table.name] = error
+                pairs.append((model_sources.SourceModel(path=error.where), table.as_model()))
+                continue
+        pairs += [(source, made) for source in model_sources.find_models([made.path])]
     models = model_sources.name_models(
         [source for source, _ in pairs], [table.name for _, table in pairs], [table.sizes for _, table in pairs]
     )
     fixed = any(runner_providers.provider_named(name).fixed_shapes for run in config.runs for name in run.providers)
     forms = []
     for plain, (_, table) in zip(models, pairs, strict=True):
-        model = replace(plain, optional_inputs=table.optional_inputs)
+        model = replace(plain, optional_inputs=table.optional_inputs, error=broken.get(table.name))
         forms.append((model, table))
         for name, sizes in table.sized(model.name).items() if fixed or config.variants.contexts else ():
             sized = replace(model, name=name, dimensions=sizes, numbered=False)

@@ -29,7 +29,7 @@ def precision_orders(
     level = common.api_level
     general = passes_precisions.resolve_precisions(config.variants.precisions, level, "[variants] precisions")
     names: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for number, table in enumerate(config.models):
+    for number, table in enumerate(config.shipped):
         where = f"models[{number}]"
         names[table.precisions] = (
             passes_precisions.resolve_precisions(table.precisions, level, f"{where}.precisions") or general
@@ -41,7 +41,7 @@ def precision_orders(
         convert_precisions.Conversion(
             model=model,
             base=convert_precisions.ModelInPrecision(
-                model=model, steps=(*table.transforms, *([attached.step] if attached else []))
+                model=model, steps=(*table.transforms, *([attached.step] if attached else [])), error=model.error
             ),
             precisions=names[table.precisions],
             data=calibration_data(config, table),
@@ -68,7 +68,7 @@ def calibration_data(config: Config, table: configs.ModelConfig) -> Dataset:
 
 def auto_providers(config: Config, common: CommonTarget) -> convert_precisions.AutoProviders:
     """What `auto` chooses precisions for: the providers of the runs that targets have, the CPU by its processor."""
-    precisions = [config.variants.precisions, *(model.precisions for model in config.models)]
+    precisions = [config.variants.precisions, *(model.precisions for model in config.shipped)]
     if not any(passes_precisions.AUTO in names for names in precisions):
         return {}
     settings = {setting.provider: setting for setting in common.settings()}

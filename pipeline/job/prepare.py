@@ -95,7 +95,7 @@ def prepare(
         [
             _subject(conversion.model, tables[conversion.model.name])
             for conversion in ordered
-            if not conversion.base.steps
+            if not (conversion.base.steps or conversion.base.error)
         ],
         work,
     )

@@ -249,6 +249,8 @@ class NamedModel:
     """Those that its files keep as inputs."""
     size_bytes: int = 0
     numbered: bool = False
+    error: ModelError | None = None
+    """Why there is no file: those that it would be made of cannot be read."""
 
 
 def name_models(

@@ -235,9 +235,9 @@ def store_golden(store: Store, url: str, config: Config, options: job_run.JobOpt
     """
     lab_queue.refuse_other_database(store.engine)
     where = "[[models]]"
-    if len(config.models) != 1:
+    if len(config.shipped) != 1:
         raise ConfigError(
-            f"the config of a golden model has {len(config.models)} models",
+            f"the config of a golden model has {len(config.shipped)} models",
             where=where,
             why="a check is one small model",
             remedy="name one",

@@ -61,7 +61,7 @@ def _signature(config: Config) -> Iterator[Finding]:
 
 
 def _license(config: Config) -> Iterator[Finding]:
-    for model in config.models:
+    for model in config.shipped:
         if not model.license:
             yield _refused(
                 configs.Gate.LICENSE,
