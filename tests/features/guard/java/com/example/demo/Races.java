@@ -51,6 +51,12 @@ public final class Races {
         System.out.println("ties kept " + right[0]);
         System.out.println("faster found " + right[1]);
         System.out.println("slower refused " + right[2]);
+        // Of a model of two microseconds: as many times as of one of a millisecond
+        Simulated fast = new Simulated(2e-6, random);
+        Simulated other = new Simulated(2e-6, random);
+        GuardRace.isCalm(fast);
+        GuardRace.isFaster(other, fast, GuardRace.CAP_SECONDS);
+        System.out.println("kept " + (fast.count() + other.count() <= 2_300 ? "few" : "many") + " times of fast runs");
         System.out.println("longest " + (longest <= 2.1 ? "at most 2.1 s" : longest + " s"));
     }
 }
