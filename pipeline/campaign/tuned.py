@@ -32,7 +32,8 @@ class CandidateValues(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of a candidate: medians over its processes; None where nothing was.
 
     `latency_ns` is of their medians, `mean_ns` of their means, `first_run_ns` of their first inferences, which no goal
-    is about. `memory_bytes` is the peak, `private_bytes` what no file is behind.
+    is about. `memory_bytes` is the peak, `private_bytes` what no file is behind. `sustained_ns` is the latency at the
+    end of runs of minutes, which only the last candidates of a search for it have.
     """
 
     latency_ns: float | None = None
@@ -42,6 +43,7 @@ class CandidateValues(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: float | None = None
     private_bytes: float | None = None
     size_bytes: float | None = None
+    sustained_ns: float | None = None
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):

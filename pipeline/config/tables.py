@@ -442,6 +442,7 @@ class Goal(StrEnum):
     MEMORY = "memory"
     PRIVATE_MEMORY = "private-memory"
     SIZE = "size"
+    SUSTAINED = "sustained"
 
 
 class TuneStrategy(StrEnum):
@@ -466,7 +467,9 @@ class TuneConfig(Table, frozen=True, kw_only=True):
     goals: OneOrMore[Goal] = Goal.LATENCY
     """What is made small: latency (median), p90, memory (peak, files that are mapped with it), private-memory (what no
     file is behind, which a system that is short of memory cannot take back), size (of the artifact). Of several the
-    first decides what ships; all together give the Pareto front."""
+    first decides what ships; all together give the Pareto front. Or sustained alone: latency at the end of
+    `sustained_seconds` of load, by runs of the last two or three candidates in at least four rounds, which are part of
+    `minutes`."""
     max_latency_ms: Limit | None = None
     """Constraint: median latency, in milliseconds."""
     max_p90_ms: Limit | None = None

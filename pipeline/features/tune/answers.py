@@ -13,6 +13,7 @@ from pipeline.campaign import record as campaign_record
 from pipeline.campaign import tuned as campaign_tuned
 from pipeline.campaign.record import CampaignRecord, RunRecord
 from pipeline.core.variant import Artifact
+from pipeline.features.tune import lasting
 from pipeline.features.tune.space import (
     beats,
     broken_limit,
@@ -25,9 +26,6 @@ from pipeline.features.tune.space import (
     values_of,
 )
 from pipeline.report import wording
-
-Confirmed = Mapping[str, Mapping[int, campaign_tuned.CandidateValues]]
-"""What the confirming rounds say of configurations, by planned run and round; none of which a round failed."""
 
 
 def tune_report(
@@ -42,17 +40,21 @@ def tune_report(
     rounds: dict[str, dict[int, campaign_tuned.CandidateValues]] = {}
     failed: set[str] = set()
     goals = record.config.tune.goal_list
+    steady = {run.id for run in record.planned if run.mode is configs.MeasureMode.STEADY}
     for run in runs:
+        if run.planned not in steady:
+            continue
         if failure_of(run, goals) or run.result.status is not Status.OK:
             failed.add(run.planned)
         else:
             values = values_of(run.result, sizes[run.model, run.variant])
             rounds.setdefault(run.planned, {})[run.round] = values
-    confirmed = {
+    confirmed: lasting.Confirmed = {
         planned.id: rounds[name]
         for planned in record.planned
         if (name := planned.same_as or planned.id) in rounds and name not in failed
     }
+    confirmed = lasting.with_late_rounds(confirmed, record.planned, runs)
     answers = tuple(_answer(record, search, confirmed) for search in record.tuned)
     costs = tuple(_costs(answers, record.planned, confirmed))
     runs_confirmed = [planned for planned in record.planned if planned.id in confirmed]
@@ -68,7 +70,7 @@ def tune_report(
 
 
 def _answer(
-    record: campaign_record.JobRecord, search: campaign_tuned.TunedModel, confirmed: Confirmed
+    record: campaign_record.JobRecord, search: campaign_tuned.TunedModel, confirmed: lasting.Confirmed
 ) -> campaign_tuned.TuneAnswer:
     """The winner of a search as it was confirmed; one that breaks a constraint then is none."""
     if search.winner not in confirmed:
@@ -82,6 +84,8 @@ def _answer(
         )
         return campaign_tuned.TuneAnswer(search=lost)
     goals = tuple(configs.Goal(goal) for goal in search.goals)
+    if configs.Goal.SUSTAINED in goals:
+        search = lasting.fastest_at_the_end(search, confirmed, record.config.measure.sustained_seconds)
     names = (search.winner, *search.front, search.documented, search.ort_default)
     values = {name: medians(list(confirmed[name].values())) for name in names if name in confirmed}
     limits = {name: broken_limit(value, record.config.tune) for name, value in values.items()}
@@ -136,7 +140,7 @@ def _gains(
     winner: str,
     defaults: Mapping[Literal["documentation", "onnxruntime"], str],
     runs: Mapping[str, campaign_record.RecordedRun],
-    confirmed: Confirmed,
+    confirmed: lasting.Confirmed,
     goals: Sequence[configs.Goal],
 ) -> Iterator[campaign_tuned.Gain]:
     """How a winner does beside the defaults in each goal, and in means and percentiles that say something else."""
@@ -166,7 +170,9 @@ def _won_by(search: campaign_tuned.TunedModel, winner: str, why: campaign_tuned.
 
 
 def _costs(
-    answers: Sequence[campaign_tuned.TuneAnswer], planned: Sequence[campaign_record.RecordedRun], confirmed: Confirmed
+    answers: Sequence[campaign_tuned.TuneAnswer],
+    planned: Sequence[campaign_record.RecordedRun],
+    confirmed: lasting.Confirmed,
 ) -> Iterator[campaign_tuned.SharedCost]:
     """What it costs each device to run the winner of another, where both were measured there."""
     rounds = {run.names: confirmed[run.id] for run in planned if run.id in confirmed}

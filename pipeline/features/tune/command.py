@@ -30,6 +30,7 @@ SEARCH_KEYS = ("minutes", "goals", *LIMITS, "strategy", "seed", "share_percent")
 @cli_options.wait_option
 @cli_options.library_option
 @config_options.config_options(configs.TuneConfig, *SEARCH_KEYS, into="search", goals="goal")
+@config_options.config_options(configs.MeasureConfig, "sustained_seconds", into="measure")
 @click.option("--resume", is_flag=True, help="Resume the last interrupted search of this config.")
 @click.option(
     "--blame",
@@ -61,6 +62,7 @@ def tune(
     precisions: tuple[str, ...],
     max_drop: float | None,
     search: "cli_values.GivenKeys[configs.TuneConfig]",
+    measure: "cli_values.GivenKeys[configs.MeasureConfig]",
     outputs: Outputs,
 ) -> None:
     """Search for the best artifact and session options for each device, as [tune] of CONFIG says or for one --model.
@@ -86,7 +88,7 @@ def tune(
         else config_read.read_config(Path(str(config)), existing=True)
     )
     whole = cli_run.Overrides(precisions=precisions, max_drop=max_drop).over(whole)
-    whole = msgspec.structs.replace(whole, tune=search.over(whole.tune))
+    whole = msgspec.structs.replace(whole, tune=search.over(whole.tune), measure=measure.over(whole.measure))
     options = job_run.JobOptions(
         output=output, devices=devices, library=library, resume=resume, blame=blame, wait_seconds=device_wait_seconds
     )

@@ -26,6 +26,7 @@ from pipeline.core import files as storage
 from pipeline.core import groups as counting
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.progress import Progress
+from pipeline.features.tune import lasting
 from pipeline.features.tune.model_search import CONFIRM_ROUNDS, DeviceSearch, ModelSearch, found_by, left_out
 from pipeline.features.tune.space import (
     TIMED,
@@ -91,6 +92,7 @@ def searches_in(
     devices: Mapping[str, DeviceFacts],
     predictions: Mapping[str, campaign_record.Prediction],
     tune_config: configs.TuneConfig,
+    of_minutes: lasting.LastingPlan = lasting.NO_PLAN,
 ) -> tuple[dict[DeviceModel, ModelSearch], list[campaign_tuned.TunedModel]]:
     """The searches to run, and those that ended before they began, as nothing is possible."""
     searches: dict[DeviceModel, ModelSearch] = {}
@@ -101,7 +103,13 @@ def searches_in(
             least = min((planned.size_bytes for planned in space.kept), default=0)
             space = without(space, partial(_larger, least))
         try:
-            searches[name, model] = ModelSearch(space=space_of(*space), tune=tune_config, goals=to_measure)
+            searches[name, model] = ModelSearch(
+                space=space_of(*space),
+                tune=tune_config,
+                goals=to_measure,
+                lasting=of_minutes.candidates,
+                facts=devices[name],
+            )
         except ConfigError as error:
             ended.append(
                 campaign_tuned.TunedModel(
@@ -135,6 +143,7 @@ def tune(job: job_run.CampaignJob, work: Path, progress: Progress) -> assemble.E
 
     Raises MissingError where no device can measure the goals, and what opening devices raises.
     """
+    of_minutes = lasting.plan_of(job.config, len(job.prepared))
     # Searches compare steady states: cold starts and minutes of load would take their time from the candidates.
     steady = msgspec.structs.replace(job.config.measure, mode=configs.MeasureMode.STEADY, profile=False)
     job = replace(job, config=msgspec.structs.replace(job.config, measure=steady))
@@ -145,7 +154,7 @@ def tune(job: job_run.CampaignJob, work: Path, progress: Progress) -> assemble.E
         predictions, placements = predicted.predict(
             possible, bench.facts, job.config.targets, job.folder / storage.ARTIFACTS, bench.progress
         )
-        searches, ended = searches_in(spaces, bench.facts, predictions, job.config.tune)
+        searches, ended = searches_in(spaces, bench.facts, predictions, job.config.tune, of_minutes)
 
         candidates = [planned for search in searches.values() for planned in search.space.candidates]
         campaign = job.enter(bench.facts, candidates, bench.unusable, searching=True)
@@ -153,13 +162,20 @@ def tune(job: job_run.CampaignJob, work: Path, progress: Progress) -> assemble.E
         plan = job.plan(campaign.id, planning.distinct(candidates), libraries, predictions)
         inputs = {name: replace(inputs, labelled=None) for name, inputs in plan.inputs.items()}
         plan = replace(plan, inputs=inputs)
-        left = _searched(job, plan, searches, bench)
+        seconds = job.config.tune.minutes * 60 - of_minutes.seconds
+        left = _searched(job, plan, searches, bench, seconds)
         tuned = [
             found_by(search, *device_and_model, left.get(device_and_model[0], ""))
             for device_and_model, search in searches.items()
         ] + ended
 
         confirmed = _to_confirm(tuned, searches)
+        if of_minutes.candidates:
+            both = (configs.MeasureMode.STEADY, configs.MeasureMode.SUSTAINED)
+            minutes = msgspec.structs.replace(steady, mode=both, sustained_rounds=of_minutes.rounds)
+            job = replace(job, config=msgspec.structs.replace(job.config, measure=minutes))
+            last = {name for answer in tuned for name in answer.front}
+            confirmed += [replace(run, mode=configs.MeasureMode.SUSTAINED) for run in confirmed if run.id in last]
         lost = [
             campaign_record.Skipped(device=answer.device, model=answer.model, what=answer.reason)
             for answer in tuned
@@ -180,8 +196,11 @@ def _searched(
     plan: campaign_measure.CampaignPlan,
     searches: Mapping[DeviceModel, ModelSearch],
     bench: campaign_measure.Bench,
+    seconds: float,
 ) -> dict[str, str]:
     """Run the searches on all devices, from where the store says they are; an interruption says what is kept.
+
+    Each device has so many seconds.
 
     Why devices could not finish.
     """
@@ -191,7 +210,7 @@ def _searched(
         schedules = {}
         for device, models in by_device.items():
             line = stage.part(device, 1)
-            schedule = DeviceSearch(dict(models), job.config.tune.minutes * 60, line.at, line.done)
+            schedule = DeviceSearch(dict(models), seconds, line.at, line.done)
             schedule.replay(run for run in runs if run.result.device == device)
             schedules[device] = schedule
         plan = replace(plan, schedules=schedules)

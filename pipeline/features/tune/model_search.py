@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from device_runner.device import DeviceFacts
 from pipeline import config as configs
 from pipeline.campaign import planned as campaign_planned
 from pipeline.campaign import record as campaign_record
@@ -14,6 +15,7 @@ from pipeline.campaign import store as campaign_store
 from pipeline.campaign import tuned as campaign_tuned
 from pipeline.campaign.record import RunRecord
 from pipeline.core import progress as core_progress
+from pipeline.features.tune import lasting
 from pipeline.features.tune.race import FIRST_LOOK, Proposal
 from pipeline.features.tune.search import COST_KNOWN, WITHIN, Observation, Search
 from pipeline.features.tune.space import (
@@ -48,13 +50,16 @@ TIME_IS_OVER = "the time was over before it was certain"
 class ModelSearch:
     """The search for one model on one device: one after the other for each goal that needs runs, on all observations.
 
-    `others` is how many further configurations the confirming rounds will have.
+    `others` is how many further configurations the confirming rounds will have, `lasting` how many candidates run for
+    minutes after it, where the goal is `sustained`: the search is for latency then, and on `facts` depends what heats.
     """
 
     space: Space
     tune: configs.TuneConfig
     goals: tuple[configs.Goal, ...]
     others: int = 0
+    lasting: int = 0
+    facts: DeviceFacts | None = None
     seen: list[Observation] = field(default_factory=list)
     queue: list[int] = field(default_factory=list)
     proposals: dict[configs.Goal, Proposal] = field(default_factory=dict)
@@ -75,7 +80,8 @@ class ModelSearch:
     @property
     def search_seconds(self) -> float:
         """What is left of the budget for searching in any case: both defaults and all winners may be confirmed."""
-        return self.budget_seconds - self._confirming_seconds(2 + (1 if len(self.goals) == 1 else MOST_FRONT))
+        found = MOST_FRONT if len(self.goals) > 1 else max(1, self.lasting)
+        return self.budget_seconds - self._confirming_seconds(2 + found)
 
     def _confirming_seconds(self, configurations: int) -> float:
         confirming = (configurations + self.others) * CONFIRM_ROUNDS * self.run_seconds
@@ -88,8 +94,8 @@ class ModelSearch:
 
     @property
     def searched(self) -> tuple[configs.Goal, ...]:
-        """Goals that runs are proposed for: sizes are known."""
-        timed = tuple(goal for goal in self.goals if goal is not configs.Goal.SIZE)
+        """Goals that runs are proposed for: sizes are known, and what runs for minutes is chosen by its latency."""
+        timed = tuple(goal for goal in self.goals if goal not in (configs.Goal.SIZE, configs.Goal.SUSTAINED))
         return timed or (configs.Goal.LATENCY,)
 
     def next(self) -> campaign_planned.PlannedRun | None:
@@ -167,11 +173,16 @@ class ModelSearch:
         return min(near, key=lambda candidate: measured[candidate].latency_ns or math.inf, default=leader)
 
     def front(self) -> tuple[int, ...]:
-        """Candidates that no other beats in all goals, the best of the first goal first; with one goal the best."""
+        """Candidates that no other beats in all goals, the best of the first goal first; with one goal the best, or
+        those that run for minutes.
+        """
         best = self.best()
-        if best is None or len(self.goals) == 1:
+        if best is None or (len(self.goals) == 1 and not self.lasting):
             return () if best is None else (best,)
         kept = {c: v for c, v in self.values().items() if not broken_limit(v, self.tune)}
+        if self.lasting:
+            latencies_ns = {c: v.latency_ns for c, v in kept.items() if v.latency_ns is not None}
+            return lasting.last_candidates(self.space.candidates, latencies_ns, best, self.facts, self.lasting)
         rest = sorted(
             (c for c in nondominated(kept, self.goals) if c != best),
             key=lambda c: value_of(kept[c], self.goals[0]) or math.inf,

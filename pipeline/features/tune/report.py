@@ -121,6 +121,9 @@ def values_text(values: campaign_tuned.CandidateValues, goals: Iterable[str]) ->
         "memory": wording.size(int(values.memory_bytes or 0)),
         "private-memory": f"private {wording.size(int(values.private_bytes or 0))}",
         "size": wording.size(int(values.size_bytes or 0)),
+        "sustained": f"at the end {wording.duration(values.sustained_ns)}"
+        if values.sustained_ns
+        else wording.duration(values.latency_ns),
     }
     return ", ".join(texts[goal] for goal in goals if goal in texts)
 

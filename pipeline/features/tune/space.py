@@ -393,12 +393,13 @@ GOAL_FIELDS = {
     configs.Goal.MEMORY: "memory_bytes",
     configs.Goal.PRIVATE_MEMORY: "private_bytes",
     configs.Goal.SIZE: "size_bytes",
+    configs.Goal.SUSTAINED: "sustained_ns",
 }
 """Goals and the fields of CandidateValues that they are."""
 
 OF_MEMORY = {configs.Goal.MEMORY, configs.Goal.PRIVATE_MEMORY}
 
-TIMED = {configs.Goal.LATENCY, configs.Goal.P90}
+TIMED = {configs.Goal.LATENCY, configs.Goal.P90, configs.Goal.SUSTAINED}
 """Goals that mean nothing where a phone's library runs on another machine."""
 
 
@@ -508,7 +509,7 @@ FEWEST_ROUNDS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsRatio:
-    """A ratio over some rounds with its 95 % bounds, which are None where nothing varies or rounds are too few."""
+    """A ratio over some rounds with bounds (95 % unless asked for others); None where nothing varies or rounds are few."""
 
     ratio: float
     low: float | None = None
@@ -525,12 +526,13 @@ def ratio_of(
     rounds: Mapping[int, campaign_tuned.CandidateValues],
     other: Mapping[int, campaign_tuned.CandidateValues],
     goal: configs.Goal,
+    confidence: float = 0.95,
 ) -> RoundsRatio | None:
     """The value of one relative to another's, by the rounds that both have; None where a value is missing."""
     logs = _log_ratios(rounds, other, GOAL_FIELDS[goal])
     if not len(logs):
         return None
-    bounds = run_groups.ratio_interval(logs, 0.95) if float(np.ptp(logs)) > 0 else None
+    bounds = run_groups.ratio_interval(logs, confidence) if float(np.ptp(logs)) > 0 else None
     if bounds is None:
         return RoundsRatio(ratio=float(np.exp(np.median(logs))), rounds=len(logs))
     return RoundsRatio(ratio=bounds.ratio, low=bounds.low, high=bounds.high, rounds=len(logs))

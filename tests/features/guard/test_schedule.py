@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,7 @@ def life(ours: Phone, fault: Fault, seed: int) -> list[Launch]:
     """The launches of an app on a phone; an impatient user ends one of them at any moment."""
     numbers, launches = random.Random(seed), []
     limit = LIMITS_MS[fault.kind in HANGING]
-    limits = {"limit": limit, **({"child_limits": limit} if fault.has_helper else {})}
+    limits: dict[str, Any] = {"limit": limit, **({"child_limits": limit} if fault.has_helper else {})}
     ended_by_user = numbers.randrange(LAUNCHES) if fault.impatient else LAUNCHES
     for number in range(LAUNCHES + 2):
         is_ended = number == ended_by_user
