@@ -64,7 +64,7 @@ class Positions:
     def plan(self, base: int, candidate: int) -> list[PairPlan]:
         """Two positions as runs in pairs."""
         asked = Asked(Pair(self.sides[base], self.sides[candidate]), self.device)
-        return list(planned_pairs([asked], self.bench))
+        return list(planned_pairs([asked], self.settings, self.bench))
 
     def is_stored(self, position: int) -> bool:
         """Whether an earlier bisection compared a position with the first."""

@@ -136,6 +136,18 @@ class GateOrder:
     metavar="PERCENT",
     help="Smallest slowdown that counts.",
 )
+@click.option(
+    "--sustained-seconds",
+    type=click.FloatRange(1, 43_200),
+    help="Compare the ends of runs of so many seconds of load, too.  [default: not]",
+)
+@click.option(
+    "--sustained-rounds",
+    type=click.IntRange(4, 100),
+    default=4,
+    show_default=True,
+    help="Such runs of each side, from equal starts.",
+)
 @session_options.run_settings
 @click.option(
     "--dimension",
@@ -172,6 +184,8 @@ def gate(
     rounds: int,
     min_runs: int,
     min_seconds: float,
+    sustained_seconds: float | None,
+    sustained_rounds: int,
     options: "tuple[RunOptions, ...]",
     dimensions: dict[str, int],
     data: "Dataset",
@@ -181,6 +195,8 @@ def gate(
 
     Both are model files, bundles or output folders. A regression is a 99 % interval of the ratio of medians, for all
     comparisons together, that lies above 1 by more than --least, or a mean or 90th percentile shown to be 5 % larger.
+    With --sustained-seconds the ends of runs of minutes are compared likewise; where their interval reaches above 1.05
+    there is no verdict.
     With --history only runs are measured whose last three campaigns were all slower than usual; without BASE and
     CANDIDATE it shows the history. A suspicion that nothing was measured for has no verdict: exit code 1.
 
@@ -188,10 +204,20 @@ def gate(
     the first library to the last path, and then to the last library. Each step is measured in pairs with the first;
     what cannot be measured is skipped. A slower one is the answer there: the exit code stays 0.
     """
+    import msgspec
+
     from pipeline import config as configs
     from pipeline.features.pairs.sources import model_files
     from pipeline.job import file_runs
 
+    measure = configs.MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds)
+    if sustained_seconds is not None:
+        measure = msgspec.structs.replace(
+            measure,
+            mode=(configs.MeasureMode.STEADY, configs.MeasureMode.SUSTAINED),
+            sustained_seconds=sustained_seconds,
+            sustained_rounds=sustained_rounds,
+        )
     order = GateOrder(
         paths=paths,
         history=history,
@@ -202,7 +228,7 @@ def gate(
         model=model,
         least=least / 100,
         folder=output,
-        measure=configs.MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds),
+        measure=measure,
         files=file_runs.FilesOnData(files=model_files(paths), dimensions=dimensions, data=data),
         options=options,
     )
@@ -280,6 +306,7 @@ def _bisect(ctx: click.Context, order: GateOrder, outputs: Outputs) -> NoReturn:
         "--history": order.history,
         "--base-library": order.base_library,
         "a second --device": order.devices[1:],
+        "--sustained-seconds": order.measure.modes[1:],
         "--wait": order.wait_seconds,
         "--junit": outputs.junit_to,
         "--sarif": outputs.sarif_to,

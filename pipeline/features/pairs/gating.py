@@ -51,7 +51,7 @@ def run_gate(
     with job_bench.open_bench(job_bench.opened(names, wait_seconds), folder, progress) as bench:
         by_device = pairing.on(bench.devices)
         ready = [asked for asked in by_device if asked.device in bench.devices]
-        measured = measure_pairs(list(planned_pairs(ready, bench)), settings, least, bench)
+        measured = measure_pairs(list(planned_pairs(ready, settings, bench)), settings, least, bench)
     reasons = {skipped.device: skipped.text for skipped in bench.unusable}
     # A suspicion on a device that is not ready is neither confirmed nor refuted.
     away = tuple(

@@ -7,6 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from device_runner import result as run_result
+from pipeline import config as configs
 from pipeline.campaign import changed_facts
 from pipeline.campaign import record as campaign_record
 from pipeline.campaign.statistics import compare as run_compare
@@ -98,15 +99,22 @@ class GatedRun(ComparedPair, frozen=True, kw_only=True):
     """A base and a candidate on a device; `base` and `candidate` are VARIANT/RUN.
 
     The ratio is the candidate's latency to the base's over the rounds that both have; `low` and `high` bound it with
-    the confidence of the report, for all its rows together.
+    the confidence of the report, for all its rows together. Of the mode sustained it is of inferences at the end of
+    runs of minutes.
     """
 
     base: str
     candidate: str
     outcome: GateOutcome
+    mode: configs.MeasureMode = configs.MeasureMode.STEADY
     base_median_ns: float | None = None
     candidate_median_ns: float | None = None
     rounds: int = 0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is about the end of runs of minutes."""
+        return self.mode is configs.MeasureMode.SUSTAINED
 
 
 class GateReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,9 +176,12 @@ def note_of(row: GatedRun, failure: str, unranked: str) -> str:
     if unranked:
         return f"its times rank nothing: {unranked}"
     if row.high is None:
-        return failure or f"{row.rounds} rounds are too few for an interval"
-    open_question = row.outcome is GateOutcome.NOT_SHOWN
+        starts = " from equal starts" if row.is_late else ""
+        return failure or f"{row.rounds} rounds{starts} are too few for an interval"
+    open_question = row.outcome in (GateOutcome.NOT_SHOWN, GateOutcome.NOT_COMPARED)
     notes = [f"at most {max(0.0, row.high - 1):.1%} slower"] if open_question else []
+    if row.outcome is GateOutcome.NOT_COMPARED:
+        notes = [f"cannot tell: {notes[0]}; measure more rounds (--sustained-rounds) or longer"]
     notes += [wording.tails(row.tails)] if row.tails and (row.stalls or open_question) else []
     notes += [f"some rounds failed: {failure}"] if failure else []
     return "; ".join(notes)
@@ -206,7 +217,8 @@ def listings(report: GateReport) -> Iterator[wording.Listing]:
     for row in sorted(report.rows, key=lambda row: list(GateOutcome).index(row.outcome)):
         medians, rounds = (row.base_median_ns, row.candidate_median_ns), str(row.rounds) if row.rounds else wording.DASH
         verdict = row.outcome.value + (f": {row.note}" if row.note else "")
-        rows.append(row.listed((row.base, row.candidate), medians, rounds, verdict))
+        late = " (sustained)" if row.is_late else ""
+        rows.append(row.listed((row.base + late, row.candidate + late), medians, rounds, verdict))
     when = f", measured {wording.instant(report.measured_at)}" if report.measured_at else ""
     title = f"{report.candidate} relative to {report.base}, {report.confidence:.0%} intervals{when}"
     yield wording.Listing(title=title, head=pair_head("Base", "Candidate", "Ratio"), rows=tuple(rows))
@@ -321,6 +333,7 @@ def failed_lines(report: GateReport) -> Iterator[str]:
 def _verdict(row: GatedRun) -> str:
     ratio, interval = ratio_cells(row.ratio, row.low, row.high)
     bounds = f"({interval}, {row.rounds} rounds)"
-    verdict = f"{ratio} times the base's latency {bounds}" if row.ratio else row.note or row.outcome.value
+    late = " at the end of runs of minutes" if row.is_late else ""
+    verdict = f"{ratio} times the base's latency{late} {bounds}" if row.ratio else row.note or row.outcome.value
     verdict += f", {wording.tails(row.tails)}" if row.tails else ""
     return "; ".join([verdict, *(f"{change.what}: {change_text(change)}" for change in row.changes)])

@@ -21,6 +21,7 @@ from pipeline.campaign import record as campaign_record
 from pipeline.campaign.record import CampaignRecord, RunRecord
 from pipeline.campaign.statistics import compare as run_compare
 from pipeline.campaign.statistics import groups as run_groups
+from pipeline.campaign.statistics import sustained as sustained_load
 from pipeline.features.pairs.pairing import Asked
 from pipeline.features.pairs.report import ALARMS, GatedRun, GateOutcome, failure_text, note_of
 from pipeline.job import bench as job_bench
@@ -71,8 +72,10 @@ def unmeasured_row(asked: Asked, note: str = "", outcome: GateOutcome = GateOutc
     )
 
 
-def planned_pairs(pairs: Iterable[Asked], bench: campaign_measure.Bench) -> Iterator[PairPlan]:
-    """Pairs as runs of their devices: the same inputs for both, each with its own options and library."""
+def planned_pairs(
+    pairs: Iterable[Asked], settings: configs.MeasureConfig, bench: campaign_measure.Bench
+) -> Iterator[PairPlan]:
+    """Pairs as runs of their devices, by mode: the same inputs for both, each with its own options and library."""
     entries = campaign_denied.known_denied()
     for asked in pairs:
         pair, device, facts = asked.pair, asked.device, bench.facts[asked.device]
@@ -99,8 +102,10 @@ def planned_pairs(pairs: Iterable[Asked], bench: campaign_measure.Bench) -> Iter
         denials = (campaign_denied.denied_here(run.options, facts, entries, run.sha256) for run in (base, candidate))
         if denied := next(filter(None, denials), None):
             yield PairPlan(unmeasured_row(asked, denied.what), base, candidate, decided=True)
-        else:
-            yield PairPlan(unmeasured_row(asked), base, candidate)
+            continue
+        for mode in settings.modes:
+            row = msgspec.structs.replace(unmeasured_row(asked), mode=mode)
+            yield PairPlan(row, replace(base, mode=mode), replace(candidate, mode=mode))
 
 
 def _content(run: campaign_planned.PlannedRun) -> RunContent:
@@ -133,7 +138,7 @@ def campaign_of(
         data = [runner_files.sha256(Path(tensor.file)) for tensor in inputs.tensors]
         content = _content(run)
         contents.append((run.text, content.sha256, content.options, library, system, inputs.dimensions, data))
-    one_round = msgspec.structs.replace(settings, rounds=1)  # more rounds go on with the campaign
+    one_round = msgspec.structs.replace(settings, rounds=1, sustained_rounds=1)  # more rounds go on with the campaign
     digest = hashlib.sha256(msgspec.json.encode((contents, one_round), order="sorted")).hexdigest()
     return campaign_measure.CampaignPlan(
         campaign=f"gate-{digest[:24]}", planned_runs=runs, measure=settings, conditions=configs.ConditionsConfig()
@@ -156,6 +161,20 @@ def measure_pairs(
     return MeasuredPairs(tuple(rows), measured_at, measured.left)
 
 
+def _groups(row: GatedRun, base: Sequence[RunRecord], candidate: Sequence[RunRecord]) -> list[run_groups.RunGroup]:
+    """The latencies of base and candidate by round; of runs of minutes what is late in those that began as warm."""
+    if not row.is_late:
+        return [campaign_record.rounds_of(records) for records in (base, candidate)]
+    usual = sustained_load.usual_start(record.result for record in (*base, *candidate))
+    return [
+        campaign_record.rounds_of(
+            [record for record in records if sustained_load.began_as_usual(record.result, usual)],
+            latencies_ns=sustained_load.late_ns,
+        )
+        for records in (base, candidate)
+    ]
+
+
 def with_verdict(
     row: GatedRun, base: Sequence[RunRecord], candidate: Sequence[RunRecord], least: float, confidence: float
 ) -> GatedRun:
@@ -163,7 +182,7 @@ def with_verdict(
     have, or where means or 90th percentiles are shown to be slower; where rounds are too few, or times rank nothing
     (`why_unranked`), it is not compared.
     """
-    groups = [campaign_record.rounds_of(records) for records in (base, candidate)]
+    groups = _groups(row, base, candidate)
     statistics = [run_groups.describe(group) for group in groups]
     row = msgspec.structs.replace(
         row,
@@ -204,4 +223,7 @@ def _judged(
     )
     slower, faster = interval.low > 1 + least or row.stalls, interval.high < 1 - least
     outcome = GateOutcome.REGRESSION if slower else GateOutcome.FASTER if faster else GateOutcome.NOT_SHOWN
+    is_open = row.is_late and interval.high > 1 + run_compare.DEFAULT_MARGIN
+    if is_open and outcome is GateOutcome.NOT_SHOWN:  # so few rounds are no pass where a regression has room in them
+        outcome = GateOutcome.NOT_COMPARED
     return msgspec.structs.replace(row, outcome=outcome)

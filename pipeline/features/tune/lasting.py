@@ -98,14 +98,19 @@ def last_candidates(
     facts: DeviceFacts | None,
     most: int,
 ) -> tuple[int, ...]:
-    """The leader of a search, and the fastest that heat less: of another provider, of at most half its threads.
+    """The leader of a search, and the fastest that may heat less: of another provider, of at most half its threads,
+    then of other threads or of another precision. `latencies_ns` are of those that may be chosen.
 
-    `latencies_ns` are of those that may be chosen. Where none heats less, the next fastest: noise may have ranked it.
+    What differs from one of them in nothing of that heats as much: the search has decided between the two.
     """
     cores = (runner_device.core_count(facts) if facts else 0) or 1
 
     def threads(candidate: int) -> int:
         return candidates[candidate].options.intra_op_threads or cores
+
+    def heat(candidate: int) -> tuple[str, int, str]:
+        planned = candidates[candidate]
+        return planned.options.provider, threads(candidate), planned.source
 
     ranked = sorted(
         (c for c in latencies_ns if c != leader and latencies_ns[c] <= SLOWEST * latencies_ns[leader]),
@@ -115,7 +120,10 @@ def last_candidates(
     elsewhere = [c for c in ranked if candidates[c].options.provider != provider]
     cooler = [c for c in ranked if candidates[c].options.provider == provider and 2 * threads(c) <= threads(leader)]
     firsts = sorted((kind[0] for kind in (elsewhere, cooler) if kind), key=lambda c: latencies_ns[c])
-    return tuple(dict.fromkeys((leader, *firsts, *ranked)))[:most]
+    by_heat: dict[tuple[str, int, str], int] = {}
+    for candidate in (leader, *firsts, *ranked):
+        by_heat.setdefault(heat(candidate), candidate)
+    return tuple(by_heat.values())[:most]
 
 
 Confirmed = Mapping[str, Mapping[int, campaign_tuned.CandidateValues]]
@@ -156,6 +164,9 @@ def fastest_at_the_end(
     """
     middles = {name: medians(list(confirmed[name].values())).sustained_ns for name in search.front if name in confirmed}
     ended = {name: value for name, value in middles.items() if value is not None}
+    if search.front == (search.winner,):
+        alone = f"no other that heats less takes less than {SLOWEST:g} times its latency"
+        return msgspec.structs.replace(search, reason=f"{search.reason}; {alone}")
     if len(ended) < FEWEST:
         why = f"cannot tell which is the fastest after {seconds:g} s: {len(ended)} of its candidates ran so long"
         return msgspec.structs.replace(

@@ -509,7 +509,7 @@ FEWEST_ROUNDS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsRatio:
-    """A ratio over some rounds with bounds (95 % unless asked for others); None where nothing varies or rounds are few."""
+    """A ratio over rounds with bounds (95 % unless asked for others); None where nothing varies or they are few."""
 
     ratio: float
     low: float | None = None

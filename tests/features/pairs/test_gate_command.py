@@ -16,8 +16,13 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from device_runner.result import Status
+from device_runner.result import Conditions, LatencyBin, RunResult, Status, SustainedRun
+from device_runner.spec import RunSpec
+from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store import open_store
+from pipeline.config import MeasureMode
+from pipeline.features.pairs.report import GatedRun, GateOutcome
+from pipeline.features.pairs.rounds import with_verdict
 from tests.command import Done, ort_mobile
 from tests.configs import BASIC, DESK, short
 from tests.probe_models import FLOAT, save_model
@@ -66,6 +71,77 @@ def test_a_real_regression_is_found_and_nothing_is_measured_twice(tmp_path: Path
     assert "measure: nothing to do" in again.err
     compared = ort_mobile("compare", "output/gate", "output/gate", cwd=tmp_path, code=2)
     assert "these are runs of `gate` or `doctor`" in compared.err
+
+
+def test_the_end_of_runs_of_minutes_is_compared_too(tmp_path: Path) -> None:
+    chain(tmp_path / "before.onnx", 2)
+    chain(tmp_path / "after.onnx", 64)
+    line = ("gate", "before.onnx", "after.onnx", *SHORT, "--sustained-seconds", "1", "--json", "g.json")
+    done = ort_mobile(*line, cwd=tmp_path, code=4)
+    rows = json.loads((tmp_path / "g.json").read_text())["rows"]
+    assert [(row["mode"], row["outcome"]) for row in rows] == [("steady", "regression"), ("sustained", "regression")]
+    assert rows[1]["rounds"] == 4
+    assert rows[1]["low"] > 1.01
+    assert "(sustained)" in done.out
+    refused = ort_mobile(*line, "--sustained-rounds", "3", cwd=tmp_path, code=2)
+    assert "4" in refused.err
+
+
+def runs_of_minutes(late: float, *celsius: float | None) -> list[RunRecord]:
+    """Runs whose inferences take so long at the end, each with what its battery had at the start."""
+    records = []
+    for number, degrees in enumerate(celsius):
+        median = int(late * (1 + 0.02 * (number % 2)))
+        bins = tuple(
+            LatencyBin(
+                start_ns=step, inferences=1, total_ns=1, min_ns=median, median_ns=median, max_ns=median
+            )
+            for step in range(20)
+        )  # fmt: skip
+        result = RunResult(
+            spec_id="s", device="phone", status=Status.OK, sustained=SustainedRun(bins=bins), latencies_ns=(1,),
+            before=Conditions(battery_celsius=degrees),
+        )  # fmt: skip
+        spec = RunSpec(id="s", model="m.ort")
+        records.append(
+            RunRecord(campaign="c", planned="p", round=number, model="m", variant="v", spec=spec, result=result)
+        )
+    return records
+
+
+@pytest.mark.parametrize(
+    ("late", "celsius", "outcome", "note"),
+    [
+        (1.5e6, (25, 25, 26, 25), GateOutcome.REGRESSION, ""),
+        (0.5e6, (25, 25, 26, 25), GateOutcome.FASTER, ""),
+        (1.0e6, (25, 25, 26, 25), GateOutcome.NOT_SHOWN, "at most"),
+        (1.5e6, (25, 25, 26, 35), GateOutcome.NOT_COMPARED, "3 rounds from equal starts are too few"),
+        (1.5e6, (25, 25, 26), GateOutcome.NOT_COMPARED, "3 rounds from equal starts are too few"),
+    ],
+)  # fmt: skip
+def test_ends_have_a_verdict_from_four_equal_starts_on(
+    late: float, celsius: tuple[float, ...], outcome: GateOutcome, note: str
+) -> None:
+    row = GatedRun(
+        device="phone", model="m", base="v", candidate="v", outcome=GateOutcome.NOT_COMPARED,
+        mode=MeasureMode.SUSTAINED,
+    )  # fmt: skip
+    base, candidate = runs_of_minutes(1e6, *celsius), runs_of_minutes(late, *celsius)
+    verdict = with_verdict(row, base, candidate, 0.01, 0.99)
+    assert verdict.outcome is outcome
+    assert note in verdict.note
+
+
+def test_ends_that_leave_room_for_a_regression_have_no_verdict() -> None:
+    row = GatedRun(
+        device="phone", model="m", base="v", candidate="v", outcome=GateOutcome.NOT_COMPARED,
+        mode=MeasureMode.SUSTAINED,
+    )  # fmt: skip
+    base, candidate = runs_of_minutes(1e6, *(25,) * 4), runs_of_minutes(1e6, *(25,) * 5)[1:]
+    shifted = [msgspec.structs.replace(record, round=record.round - 1) for record in candidate]
+    verdict = with_verdict(row, base, shifted, 0.01, 0.99)
+    assert verdict.outcome is GateOutcome.NOT_COMPARED
+    assert "cannot tell: at most" in verdict.note
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,24 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     return folder, kept
 
 
+def test_the_last_candidates_run_for_minutes_where_that_is_the_goal(tmp_path: Path) -> None:
+    config = write_config(tmp_path, CONFIG.replace('goals = ["latency", "memory"]', 'goals = "sustained"'))
+    line = ("tune", config, "--output", tmp_path / "out", "--minutes", "1.2", "--sustained-seconds", "1")
+    done = ort_mobile(*line)
+    assert "Sustained load: mnist on local" in done.out
+    (_, _), (confirmed, runs) = campaigns(tmp_path)
+    (found,) = confirmed.job().tuned
+    ends = [run for run in runs if run.planned.endswith("@sustained")]
+    assert len(found.front) == 2
+    assert {run.planned.removesuffix("@sustained") for run in ends} == set(found.front)
+    assert sorted(run.round for run in ends) == sorted([*range(4), *range(4)])
+    answer = msgspec.json.decode((tmp_path / "out/tune.json").read_bytes(), type=TuneReport).answers[0]
+    assert "after 1 s" in answer.search.reason
+    assert answer.values.sustained_ns
+    short = ort_mobile(*line, "--minutes", "0.5", code=2)
+    assert "the time is too short for the goal sustained" in short.err
+
+
 def test_a_killed_search_goes_on_in_its_campaign_and_is_confirmed_in_another(tuned: tuple[Path, int]) -> None:
     folder, kept = tuned
     (search, runs), (confirmed, rounds) = campaigns(folder)
