@@ -207,7 +207,7 @@ def test_a_loop_variable_says_what_it_is() -> None:
     [
         ("pipeline.cli.main, pipeline.cli.bundle, pipeline.release.signature", 60),
         ("pipeline.cli.main, pipeline.features.pairs.command, pipeline.features.pairs.gating", 152),
-        ("pipeline.cli.main, pipeline.cli.convert, pipeline.convert.many, pipeline.report.conversion", 157),
+        ("pipeline.cli.main, pipeline.cli.convert, pipeline.convert.command_job, pipeline.report.conversion", 157),
     ],
     ids=["verify", "gate", "convert"],
 )
