@@ -53,6 +53,10 @@ class Feed(Table, frozen=True, kw_only=True):
     that grows."""
     tokens: Tokens | None = None
     """Of a loop: all tokens so far, or the last one."""
+    positions: Tokens | None = None
+    """Of a loop: the places of those tokens in the text, from 0 on, as of `position_ids`."""
+    mask: Tokens | None = None
+    """Of a loop: a 1 for each of those tokens, as of `attention_mask`."""
     begin: Annotated[tuple[int, ...], Meta(min_length=1, max_length=1000)] | None = None
     """The tokens that a loop begins with."""
 

@@ -59,8 +59,8 @@ def add_stage(whole: Whole, stage: flow_tables.FlowStage, until: flow_tables.Unt
             part = _state(whole, member, info, feed, where)
             carried.append(part)
             given[name] = part.inside
-        elif feed.tokens:
-            given[name] = _cast(body, body.named(feed.tokens.value), ElementType.INT64, info, name)
+        elif feed.source is None:
+            given[name] = _cast(body, _of_tokens(whole, body, feed, name), ElementType.INT64, info, name)
         else:
             given[name] = _from_outside(whole, info, feed, where)
     nodes = member.nodes(given)
@@ -229,6 +229,27 @@ def _goes_on(whole: Whole, body: graph_end.GraphEnd, token: str, until: flow_tab
         )
         ended = body.add("Or", [ended, same], f"is an end {number}") if ended else same
     return body.add("Reshape", [body.add("Not", [ended], "is no end"), whole.numbers("no axes")], "go on")
+
+
+def _of_tokens(whole: Whole, body: graph_end.GraphEnd, feed: flow_tables.Feed, name: str) -> str:
+    """Tokens, their places in the text, or a 1 for each of them: int64 [1, count]."""
+    kind = feed.tokens or feed.positions or feed.mask or flow_tables.Tokens.ALL
+    tokens = body.named(kind.value)
+    if feed.tokens:
+        return tokens
+    if feed.mask:
+        import numpy as np
+        from onnx import numpy_helper
+
+        one = numpy_helper.from_array(np.array([1], np.int64))
+        return body.add("ConstantOfShape", [body.add("Shape", [tokens], f"{name} shape")], f"{name} ones", value=one)
+    axis = whole.links.constant(f"{name} axis", _scalar(1, "int64"))
+    step = whole.links.constant(f"{name} by", _scalar(1, "int64"))
+    every = body.named(flow_tables.Tokens.ALL.value)
+    end = body.add("Gather", [body.add("Shape", [every], f"{name} all"), axis], f"{name} end", axis=0)
+    count = body.add("Gather", [body.add("Shape", [tokens], f"{name} some"), axis], f"{name} count", axis=0)
+    places = body.add("Range", [body.add("Sub", [end, count], f"{name} begin"), end, step], f"{name} range")
+    return body.add("Reshape", [places, whole.numbers(f"{name} row", 1, -1)], f"{name} places")
 
 
 def _cast(body: graph_end.GraphEnd, value: str, given: ElementType, info: TensorInfo, name: str) -> str:

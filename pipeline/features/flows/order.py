@@ -58,12 +58,12 @@ def refuse(feature: configs.FeatureConfig, tables: Mapping[str, configs.ModelCon
 
 
 def _refuse_feed(feed: configs.Feed, where: str) -> None:
-    kinds = [key for key in ("source", "state", "tokens") if getattr(feed, key) is not None]
+    kinds = [key for key in ("source", "state", "tokens", "positions", "mask") if getattr(feed, key) is not None]
     if len(kinds) != 1:
         raise ConfigError(
             "an input gets " + ("two things" if kinds else "nothing"),
             where=where,
-            why="one of `from`, `state` and `tokens` says what it is",
+            why="one of `from`, `state`, `tokens`, `positions` and `mask` says what it is",
             remedy="write one of them",
         )
     if feed.hop and not feed.window:

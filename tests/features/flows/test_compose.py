@@ -94,6 +94,39 @@ def test_a_loop_with_all_tokens_begins_with_several(tmp_path: Path) -> None:
     assert tokens == by_hand
 
 
+def test_positions_and_masks_follow_the_tokens(tmp_path: Path) -> None:
+    """The model's values for words are made so that the chosen token is the sum of what it was given, and one."""
+    text = (
+        "p = ReduceSum <keepdims = 1> (places, one)  m = ReduceSum <keepdims = 1> (mask, one)  s = Add (p, m)"
+        "  depth = Identity (words)  logits = OneHot (s, depth, values)  n = Identity (ids)"
+    )
+    constants = [
+        onnx.numpy_helper.from_array(np.array([1]), "one"),
+        onnx.numpy_helper.from_array(np.array(64), "words"),
+        onnx.numpy_helper.from_array(np.array([0, 1], np.float32), "values"),
+    ]
+    kind = onnx.TensorProto.INT64
+    inputs = [onnx_samples.value(name, [1, name], kind) for name in ("ids", "places", "mask")]
+    model = onnx_samples.make(
+        onnx_samples.parsed_nodes(text), inputs, [onnx_samples.value("logits", [1, 1, 64])], constants
+    )
+    onnx.save(model, tmp_path / "sums.onnx")
+    stage = configs.FlowStage(
+        run="sums",
+        when=configs.When.STEP,
+        inputs={
+            "ids": configs.Feed(tokens=configs.Tokens.LAST, begin=(5, 6, 7)),
+            "places": configs.Feed(positions=configs.Tokens.LAST),
+            "mask": configs.Feed(mask=configs.Tokens.ALL),
+        },
+    )
+    until = configs.Until(source="sums.logits", token=63, most=4)
+    tables = {"sums": configs.ModelConfig(path=str(tmp_path / "sums.onnx"))}
+    table = joined(configs.FeatureConfig(name="sums", flow=(stage,), until=until), tables, tmp_path)
+    # places 0 + 1 + 2 and three ones; then the place 3 and four ones, and so on
+    assert samples.session(Path(table.path)).run(None, {})[0][0].tolist() == [5, 6, 7, 6, 7, 9, 11]
+
+
 def test_a_number_of_the_models_table_becomes_a_constant(tmp_path: Path) -> None:
     tables = samples.tables(tmp_path)
     tables["score"] = msgspec.structs.replace(tables["score"], inputs={"h": 0.25})
