@@ -1,5 +1,6 @@
 """The tables `takes` and `gives` of a model: what an app has, and what it wants in place of tensors."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
@@ -52,15 +53,26 @@ PerChannel = Annotated[tuple[float, ...], Meta(min_length=3, max_length=3)]
 
 
 class Takes(config_tables.Table, frozen=True, kw_only=True):
-    """What an app has in place of a model's tensor; the graph that makes one of the other goes into the model's file.
+    """What an app has in place of a model's tensors: an image or a text, never two.
 
-    In this order: resize, crop, channels, then (value / divide - mean) * scale with values from 0 to 255, then layout.
+    Of an image, the graph that makes a tensor goes into the model's file, in this order: resize, crop, channels, then
+    (value / divide - mean) * scale with values from 0 to 255, then layout. Of a text the app's class makes ids.
     """
 
-    image: ImageBytes
+    image: ImageBytes | None = None
     """The bytes of an image, of any height and width: rgba (as of Android's Bitmap and iOS's CGImage) or rgb."""
+    text: str | None = None
+    """The tokenizer.json that the model was trained with: WordPiece with BERT's normalizer, or byte-level BPE."""
+    ids: run_spec.Text | None = None
+    """Of a text: the input that gets the ids of tokens, [1, n]."""
+    mask: run_spec.Text | None = None
+    """Of a text: the input that gets 1 for each token, and 0 for what fills up."""
+    types: run_spec.Text | None = None
+    """Of a text: the input that gets the type of each token, which is 0."""
+    most: Count | None = None
+    """Of a text: the most tokens, those around it too; what is longer loses its end. By default the tokenizer's own."""
     input: run_spec.Text | None = None
-    """The input that gets it; by default the model's only one."""
+    """Of an image: the input that gets it; by default the model's only one."""
     resize: tuple[Count, Count] | Annotated[str, Meta(pattern=f"^{SHORT_SIDE}$")] | None = None
     """Height and width; or the length of the short side, as in "short 256", which `crop` must follow. By default those
     of the model's input, or of `crop`."""
@@ -70,9 +82,9 @@ class Takes(config_tables.Table, frozen=True, kw_only=True):
     """The value of what a letterbox fills up, in every channel."""
     crop: tuple[Count, Count] | None = None
     """Height and width cut out of the middle after resizing."""
-    filter: Filter
-    """pillow-bilinear (torchvision and Transformers on images), opencv-linear, opencv-cubic or android
-    (createScaledBitmap with its filter): that of the training, or the model gets other pixels than it knows."""
+    filter: Filter | None = None
+    """Of an image, always: pillow-bilinear (torchvision and Transformers on images), opencv-linear, opencv-cubic or
+    android (createScaledBitmap with its filter): that of the training, or the model gets other pixels than it knows."""
     channels: ChannelOrder = ChannelOrder.RGB
     """RGB or BGR: their order for the model."""
     layout: config_tables.ImageLayout = config_tables.ImageLayout.NCHW
@@ -83,6 +95,11 @@ class Takes(config_tables.Table, frozen=True, kw_only=True):
     """Subtracted then: one number, or one for each channel."""
     scale: float | PerChannel | None = None
     """Multiplied with last: one number, or one for each channel."""
+
+    @property
+    def channels_of_image(self) -> int:
+        """The bytes of a pixel of the app's image; 0 where it has none."""
+        return self.image.channels if self.image else 0
 
     @property
     def short_side(self) -> int:
@@ -104,6 +121,15 @@ class Takes(config_tables.Table, frozen=True, kw_only=True):
         """Height and width of an image for who has none: neither those of the model's input, nor square."""
         height, width = self.size or (224, 224)
         return 2 * height + 1, 3 * width
+
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "image": ("input", "resize", "fit", "fill", "crop", "filter", "channels", "layout", "divide", "mean", "scale"),
+    "text": ("ids", "mask", "types", "most"),
+}
+"""By what an app has, the keys of `takes` that say more of it."""
+NEEDED = {"image": "filter", "text": "ids"}
+"""Of these the one that has no default."""
 
 
 class Gives(config_tables.Table, frozen=True, kw_only=True):

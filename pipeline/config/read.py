@@ -18,6 +18,7 @@ import msgspec
 from device_runner import library as ort_library
 from device_runner import providers as runner_providers
 from device_runner import untrusted_files
+from pipeline.config import app_data
 from pipeline.config.tables import (
     COMPARING,
     WITHOUT_DROP,
@@ -150,6 +151,7 @@ def resolved(config: Config, folder: Path) -> Config:
             source=place(m.source),
             test_data=place(m.test_data),
             labels=place(m.labels),
+            takes=m.takes and msgspec.structs.replace(m.takes, text=place(m.takes.text)),
             gives=m.gives and msgspec.structs.replace(m.gives, classes=str(folder / m.gives.classes)),
             calibration=part(m.calibration),
             evaluation=part(m.evaluation),
@@ -459,6 +461,8 @@ def _of_data(key_path: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
         what, why = "`state` has an input twice", "two outputs cannot become one input"
         yield _problem((*key_path, "state"), what, why, 'write each input once: state = { hn = "h", cn = "c" }')
     by_hand = model.preprocess or any(part and part.preprocess for part in (model.calibration, model.evaluation))
+    if model.takes:
+        yield from _of_takes((*key_path, "takes"), model.takes)
     if model.takes and by_hand:
         what, why = "`preprocess` beside `takes`", "the graph does what `takes` says, and nothing is left to the app"
         yield _problem((*key_path, "takes"), what, why, "remove `preprocess`, or `takes`")
@@ -474,6 +478,23 @@ def _of_data(key_path: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
         if part and part.preprocess and preprocess and part.preprocess != preprocess:
             what, why = f"`{key}` has another preprocessing", "the manifest has one for the app to repeat"
             yield _problem((*key_path, key, "preprocess"), what, why, "write `preprocess` once, under [[models]]")
+
+
+def _of_takes(key_path: KeyPath, takes: app_data.Takes) -> Iterator[KeyProblem]:
+    """Nothing that an app has, or two such; keys of another, and one that is lacking."""
+    kinds = [kind for kind in app_data.KEYS if getattr(takes, kind) is not None]
+    if len(kinds) != 1:
+        what, why = "`takes` does not say what the app has", f"it has {' and '.join(kinds) or 'none of them'}"
+        yield _problem(key_path, what, why, f"give one of {', '.join(app_data.KEYS)}")
+        return
+    fields = {field.name: field.default for field in msgspec.structs.fields(takes)}
+    for key in (key for key, default in fields.items() if getattr(takes, key) != default):
+        if key not in (*kinds, *app_data.KEYS[kinds[0]]):
+            what, why = f"`{key}` says nothing of a {kinds[0]}", f"its keys are {', '.join(app_data.KEYS[kinds[0]])}"
+            yield _problem((*key_path, key), what, why, "remove it")
+    if getattr(takes, needed := app_data.NEEDED[kinds[0]]) is None:
+        what, why = f"`takes` lacks `{needed}`", f"a {kinds[0]} cannot be made into tensors without"
+        yield _problem(key_path, what, why, f"give `{needed}`")
 
 
 def _of_sizes(key_path: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
@@ -519,6 +540,7 @@ def missing_files(config: Config) -> Iterator[KeyProblem]:
         for part in ("calibration", "evaluation"):
             for key in ("test_data", "labels"):
                 yield from _missing((heading, number, part, key), getattr(getattr(model, part), key, None))
+        yield from _missing((heading, number, "takes", "text"), model.takes.text if model.takes else None)
         yield from _missing((heading, number, "gives", "classes"), model.gives.classes if model.gives else None)
     yield from _missing(("accuracy", "vocabulary"), config.accuracy.vocabulary)
     for number, target in enumerate(config.targets):

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from pipeline import config as configs
+from pipeline.config import app_data
 from pipeline.config import tables as config_tables
 from pipeline.core.errors import ConfigError
 from pipeline.model.signature import Array, TensorInfo
@@ -51,6 +52,8 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     """At most so many samples of the part; 0: all."""
     states: dict[str, str] = {}
     """Inputs of a stream that the model's own outputs give, by output: the samples are its steps."""
+    takes: app_data.Takes | None = None
+    """Where the app has texts: how those of test data become inputs."""
     least: int = 0
     """With fewer samples they are not divided: every part is all of them."""
 
@@ -111,12 +114,13 @@ def dataset_of(table: configs.ModelConfig) -> Dataset:
         preprocess=as_the_app_has(table) or table.preprocess,
         sizes=sizes,
         padding=table.padding,
+        takes=_takes_text(table),
     )
 
 
 def as_the_app_has(table: configs.ModelConfig) -> config_tables.PreprocessConfig | None:
     """How files of images become what a model takes that resizes them itself: their bytes as they are."""
-    if not table.takes:
+    if not (table.takes and table.takes.image):
         return None
     return config_tables.PreprocessConfig(
         channels=config_tables.Channels(table.takes.image.value.upper()), layout=config_tables.ImageLayout.NHWC
@@ -125,7 +129,13 @@ def as_the_app_has(table: configs.ModelConfig) -> config_tables.PreprocessConfig
 
 def _image_sizes(table: configs.ModelConfig) -> dict[str, int]:
     """Height and width of made-up images."""
-    return dict(zip(("height", "width"), table.takes.usual_size, strict=True)) if table.takes else {}
+    return (
+        dict(zip(("height", "width"), table.takes.usual_size, strict=True)) if table.takes and table.takes.image else {}
+    )
+
+
+def _takes_text(table: configs.ModelConfig) -> app_data.Takes | None:
+    return table.takes if table.takes and table.takes.text else None
 
 
 def part_of(table: configs.ModelConfig, part: Part) -> Dataset:
@@ -152,6 +162,7 @@ def part_of(table: configs.ModelConfig, part: Part) -> Dataset:
         part=part if shared and sources[0] else Part.ALL,
         limit=config.samples or 0,
         states=table.state if part is Part.CALIBRATION else {},
+        takes=_takes_text(table),
     )
 
 

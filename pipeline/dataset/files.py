@@ -19,6 +19,7 @@ from device_runner.spec import ElementType, TensorFile
 from pipeline.config import tables as config_tables
 from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError, Finding, Severity
+from pipeline.dataset import texts
 from pipeline.dataset.dataset import CALIBRATION_SHARE, Dataset, Part, Sample
 from pipeline.dataset.functions import function_samples
 from pipeline.dataset.labels import read_labels
@@ -87,7 +88,7 @@ def _every(data: Dataset, takes: Takes) -> Iterator[Sample]:
     root, table = Path(data.test_data), Path(data.labels)
     labels = read_labels(table) if data.labels else {}
     used = set[str]()
-    for number, sample in enumerate(_found(data, takes)):
+    for number, sample in enumerate(_given(data, takes)):
         label = sample.label
         if data.labels:
             # A line may call a sample by its path in the folder or its name with and without ending; what is no file
@@ -226,6 +227,15 @@ LABEL = "label"
 """The array of an .npz file that is the sample's label, where no input has that name."""
 TENSOR_BYTES = 2 << 30
 """A message of protobuf ends there."""
+
+
+def _given(data: Dataset, takes: Takes) -> Iterator[Sample]:
+    """The same as `_found`, of texts where the app has such."""
+    if data.takes and (files := texts.text_files(Path(data.test_data))):
+        for file in _sorted(files):
+            yield from texts.text_samples(data.takes, file, takes)
+    else:
+        yield from _found(data, takes)
 
 
 def _found(data: Dataset, takes: Takes) -> Iterator[Sample]:

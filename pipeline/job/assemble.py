@@ -29,6 +29,7 @@ from pipeline.core.errors import CheckFailed, Finding, PipelineError
 from pipeline.core.features import Place
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, Level
+from pipeline.job import tokens as job_tokens
 from pipeline.job.choices import NO_ANSWERS, choices_of, compared_runs
 from pipeline.job.models import sizes_of
 from pipeline.job.objections import check_shipping
@@ -262,6 +263,8 @@ def ship(
     operators = release_shipped.operator_configs(assembled.record.config, list(files.values()))
     sources: dict[str, Path | bytes] = {**files, **context_files}
     sources |= {MODELS + name: folder / storage.ARTIFACTS / name for name in weights}
+    texts = [model.text for model in models if model.text]
+    sources |= {text.file: folder / storage.ARTIFACTS / text.file.removeprefix(job_tokens.FOLDER) for text in texts}
     sources |= {f"operators/{name}": text.encode() for name, text in operators.items()}
     custom = (
         library
@@ -318,6 +321,7 @@ def _signatures(assembled: Assembled, artifacts: Path) -> tuple[bundle_manifest.
             tables.get(model) or configs.ModelConfig(path=""),
             size_of=sizes.get(model, ""),
             constant_inputs=artifact.constant_inputs,
+            text=job_tokens.kept(artifact, tables.get(model), artifacts),
         )
         for model, artifact in {choice.artifact.model: choice.artifact for choice in assembled.choices}.items()
     )

@@ -28,6 +28,7 @@ from pipeline.core import workers
 from pipeline.core.errors import PipelineError
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact
+from pipeline.job import tokens as job_tokens
 from pipeline.job.models import check_named_outputs, sizes_of
 from pipeline.job.precisions import auto_providers, precision_orders
 from pipeline.job.sessions import app_sessions
@@ -104,6 +105,7 @@ def prepare(
     )
     changed = [conversion.base for conversion in in_precisions if conversion.base.steps and not conversion.base.error]
     check_many.check_all_inputs([_subject(base.model, tables[base.model.name]) for base in changed], work / "changed")
+    job_tokens.keep(tables, folder / storage.ARTIFACTS)
     with progress.stage("convert", sum(len(conversion.models) for conversion in in_precisions)) as stage:
         converted = convert_many.convert_models(
             in_precisions,

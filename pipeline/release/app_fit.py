@@ -72,7 +72,8 @@ def requirements(
 
 def signature_digest(models: Sequence[ModelSignature]) -> str:
     """The sha256 of the names, types and shapes of inputs and outputs: what the app's code was written for."""
-    parts = [(model.model, model.inputs, model.outputs) for model in sorted(models, key=lambda model: model.model)]
+    ordered = sorted(models, key=lambda model: model.model)
+    parts = [(model.model, model.inputs, model.outputs, *([model.text] if model.text else [])) for model in ordered]
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
 

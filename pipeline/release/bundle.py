@@ -196,9 +196,7 @@ def _model(shipped: Shipped, signature: ModelSignature | None) -> Iterator[str]:
         if signature.preprocess:
             yield "The files of the test data became inputs in these steps; the app must do the same:\n"
             yield "\n".join((*(f"{number}. {step}" for number, step in enumerate(steps(signature.preprocess), 1)), ""))
-        if signature.takes_image:
-            name = _code(signature.inputs[0].name)
-            yield f"{name} takes the bytes of an image of any size as they are, {signature.image}, row by row.\n"
+        yield from _app_data(signature)
         if signature.values:
             values = ", ".join(
                 f"{_code(name)}: random from {value.low} to below {value.high}"
@@ -225,6 +223,19 @@ def _states(signature: ModelSignature) -> Iterator[str]:
             for output, name in signature.state.items()
         )
         yield "\n".join(("| output | input of the next inference | first value |", "|---|---|---|", *cells, ""))
+
+
+def _app_data(signature: ModelSignature) -> Iterator[str]:
+    """What an app has in place of tensors."""
+    if signature.takes_image:
+        name = _code(signature.inputs[0].name)
+        yield f"{name} takes the bytes of an image of any size as they are, {signature.image}, row by row.\n"
+    if text := signature.text:
+        names = ", ".join(f"{key} {_code(name)}" for key, name in text.inputs.items() if name)
+        yield (
+            f"The app has a text: the tokenizer in {_code(text.file)} makes {names} of it, {text.most} tokens at most. "
+            f"It was made of {text.library}, and takes no Unicode table of the phone.\n"
+        )
 
 
 def _first_value(signature: ModelSignature, name: str) -> str:

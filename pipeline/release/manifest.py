@@ -31,6 +31,7 @@ from pipeline.core import variant as core_variant
 from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.variant import Variant
 from pipeline.model.signature import TensorInfo
+from pipeline.release import text_tokens
 
 MANIFEST_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -172,6 +173,8 @@ class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
     """The bytes of an image, of any size, that its only input takes; None for one that takes tensors."""
     classes: bool = False
     """Whether its outputs are the labels of the best classes, and their values."""
+    text: text_tokens.TextTokens | None = None
+    """How a text becomes its inputs; None for one that takes tensors."""
     state: dict[run_spec.Text, run_spec.Text] = {}
     """Outputs that become inputs of the next inference, which begin a stream with zeros, or what `values` has."""
 
@@ -181,6 +184,11 @@ class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
         shapes = [given.shape for given in self.inputs if given.dtype is ElementType.UINT8]
         shape = shapes[0] if len(shapes) == len(self.inputs) == 1 else None
         return bool(self.image and shape and len(shape) == 4 and shape[3] == self.image.channels)
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether all its inputs are made of a text, as `text` says."""
+        return self.text is not None and {given.name for given in self.inputs} <= set(self.text.inputs.values())
 
     @property
     def gives_classes(self) -> bool:

@@ -14,6 +14,7 @@ from pipeline.core import files as storage
 from pipeline.core.errors import CheckFailed
 from pipeline.model import ort_format
 from pipeline.model.signature import TensorInfo
+from pipeline.release import text_tokens
 from pipeline.release.manifest import KeptReference, KeptTensor, ModelSignature
 
 KEPT_FOLDER = "evidence/reference"
@@ -24,7 +25,13 @@ MOST_KEPT_BYTES = 8 << 20
 
 
 def signature_of(
-    model: str, file: Path, table: configs.ModelConfig, *, size_of: str = "", constant_inputs: tuple[str, ...] = ()
+    model: str,
+    file: Path,
+    table: configs.ModelConfig,
+    *,
+    size_of: str = "",
+    constant_inputs: tuple[str, ...] = (),
+    text: text_tokens.TextTokens | None = None,
 ) -> ModelSignature:
     """The inputs and outputs of a model as its ORT format file declares them, with what the config says of them."""
     graph = ort_format.read_artifact(file).graph
@@ -44,6 +51,7 @@ def signature_of(
         image=table.takes.image if table.takes and len(graph.inputs) == 1 else None,
         classes=table.gives is not None,
         state=table.state,
+        text=text,
     )
 
 

@@ -25,6 +25,7 @@ from pipeline.core import abis as core_abis
 from pipeline.core import files as storage
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
+from pipeline.features.android import texts as android_texts
 from pipeline.features.android.package import (
     JAVA_WORDS,
     ai_pack,
@@ -393,6 +394,12 @@ class AndroidLibrary:
             )
         return (*texts, *self.protection.warnings)
 
+    def tokenizers(self) -> dict[str, storage.VerifiedFile]:
+        """What the classes read as a resource, beside them: the tokenizers of models that take texts."""
+        models = {shipped.model for shipped in self.ships}
+        texts = [table.text for table in self.manifest.content.models if table.text and table.model in models]
+        return {android_texts.resource(self.named.assets, text.file): self.verified(text.file) for text in texts}
+
     def verified(self, path: str) -> storage.VerifiedFile:
         """A file of the bundle as it was verified."""
         return self.manifest.verified(self.bundle, path)
@@ -401,7 +408,7 @@ class AndroidLibrary:
         """Write the AAR. Raises MissingError without a Java compiler."""
         with runner_files.scratch_folder("ort-mobile-java-") as work:
             jar = work / CLASSES
-            storage.write_zip(jar, compiled(self.package, self.sources, work))
+            storage.write_zip(jar, {**compiled(self.package, self.sources, work), **self.tokenizers()})
             lowest = max(LOWEST_API, *(shipped.min_api_level or 0 for shipped in self.ships))
             values = {"package": self.package, "min_api_level": lowest, "npu": bool(self.contexts)}
             members: dict[str, Path | bytes | storage.VerifiedFile] = {

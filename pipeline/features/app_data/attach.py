@@ -14,7 +14,7 @@ from pipeline import config as configs
 from pipeline.config import app_data
 from pipeline.config import tables as config_tables
 from pipeline.core.errors import ConfigError
-from pipeline.features.app_data import classes, image
+from pipeline.features.app_data import classes, image, texts, tokenizer
 from pipeline.features.app_data.graph_end import GraphEnd
 from pipeline.job import attachment as job_attachment
 from pipeline.model import edit as onnx_edit
@@ -33,17 +33,22 @@ MOST_LABELS = 1_000_000
 
 
 class AttachOptions(passes_base.Options, frozen=True, kw_only=True):
-    """Options of app-data. `sha256` is that of the file of labels, so that what is cached is of its content."""
+    """Options of app-data. `sha256` is that of the file of labels, `tokens` that of the tokenizer's file for apps: what
+    is cached and what ships is of their content.
+    """
 
     takes: app_data.Takes | None = None
     gives: app_data.Gives | None = None
     sha256: str = ""
+    tokens: str = ""
 
 
 def attach(model: passes_base.Model, options: AttachOptions, context: passes_base.PassContext) -> passes_base.Model:
     """The model with the parts at its ends; ConfigError where they do not fit."""
     proto = onnx_edit.copied(model.proto)
-    if options.takes:
+    if options.takes and options.takes.text:
+        texts.check_inputs(options.takes, signature.own_inputs(proto), context.where)
+    elif options.takes:
         _put_before(proto, options.takes, context.where)
     if options.gives:
         _put_behind(proto, options.gives, context.where)
@@ -74,8 +79,12 @@ def attachment(table: configs.ModelConfig) -> job_attachment.Attachment | None:
     labels = read_labels(Path(table.gives.classes)) if table.gives else []
     if labels:
         options["sha256"] = hashlib.sha256("\n".join(labels).encode()).hexdigest()
+    if table.takes and table.takes.text:
+        made = texts.tokens(table.takes)
+        texts.most_tokens(table.takes, tokenizer.Tokenizer(made))
+        options["tokens"] = hashlib.sha256(made).hexdigest()
     parts = [
-        *([image.tensor_of(table.takes, (1, 1))] if table.takes else []),
+        *([image.tensor_of(table.takes, (1, 1))] if table.takes and table.takes.image else []),
         *([classes.best_of(table.gives, "values", labels)] if table.gives else []),
     ]
     nodes = tuple(node.name for part in parts for node in part.nodes)
@@ -133,7 +142,7 @@ def _put_before(proto: "onnx.ModelProto", takes: app_data.Takes, where: str) -> 
     batch = tensor.shape[0] if tensor.shape else None
     place = next(index for index, value in enumerate(graph.input) if value.name == tensor.name)
     _one_for_all(graph, batch)
-    axes: list[str | int | None] = [1, "height", "width", takes.image.channels]
+    axes: list[str | int | None] = [1, "height", "width", takes.channels_of_image]
     graph.input[place].CopyFrom(helper.make_tensor_value_info(name, onnx_types.UINT8, axes))
 
 

@@ -4,6 +4,7 @@ Each filter is the form of Resize that comes nearest to its library (app_data D.
 bytes with antialiasing, and leaves out what lies outside; those of OpenCV and Android compute in floats without.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ class ResizeForm:
 
 _PLAIN = {"coordinate_transformation_mode": "half_pixel"}
 
-FORMS = {
+FORMS: Mapping[app_data.Filter | None, ResizeForm] = {
     app_data.Filter.PILLOW_BILINEAR: ResizeForm(
         attributes={**_PLAIN, "mode": "linear", "antialias": 1, "exclude_outside": 1}, in_bytes=True, opset=18
     ),
@@ -58,11 +59,11 @@ def tensor_of(takes: app_data.Takes, size: tuple[int, int]) -> GraphEnd:
         pixels = _letterboxed(part, pixels, takes, size)
     else:
         height, width = takes.resize if isinstance(takes.resize, tuple) else size
-        sizes = part.constant("sizes", _integers(1, height, width, takes.image.channels))
+        sizes = part.constant("sizes", _integers(1, height, width, takes.channels_of_image))
         pixels = _resized(part, pixels, sizes, form)
         pixels = _cropped(part, pixels, takes, size) if takes.crop else pixels
     order = [2, 1, 0] if takes.channels is app_data.ChannelOrder.BGR else [0, 1, 2]
-    if order != list(range(takes.image.channels)):  # behind Resize: before it all pixels would be moved
+    if order != list(range(takes.channels_of_image)):  # behind Resize: before it all pixels would be moved
         pixels = part.add("Gather", [pixels, part.constant("order", _integers(*order))], "channels", axis=3)
     if takes.layout is config_tables.ImageLayout.NCHW:
         pixels = part.add("Transpose", [pixels], "planes", perm=[0, 3, 1, 2])
@@ -112,7 +113,7 @@ def _resized_short(part: GraphEnd, pixels: str, takes: app_data.Takes) -> str:
     lengths = _lengths(part, pixels)
     shortest = part.add("ReduceMin", [lengths], "shortest", keepdims=0)
     exact = part.add("Div", [part.add("Mul", [lengths, short], "times"), shortest], "exact lengths")
-    sizes = _sizes(part, part.add("Floor", [exact], "new lengths"), takes.image.channels)
+    sizes = _sizes(part, part.add("Floor", [exact], "new lengths"), takes.channels_of_image)
     return _resized(part, pixels, sizes, FORMS[takes.filter])
 
 
@@ -128,7 +129,7 @@ def _cropped(part: GraphEnd, pixels: str, takes: app_data.Takes, size: tuple[int
     end = part.add("Add", [start, sides], "end")
     pixels = part.add("Slice", [pixels, start, end, part.constant("axes", _integers(1, 2))], "cropped")
     return part.add(
-        "Reshape", [pixels, part.constant("cut size", _integers(1, height, width, takes.image.channels))], "cut out"
+        "Reshape", [pixels, part.constant("cut size", _integers(1, height, width, takes.channels_of_image))], "cut out"
     )
 
 
@@ -139,7 +140,7 @@ def _letterboxed(part: GraphEnd, pixels: str, takes: app_data.Takes, size: tuple
     lengths = _lengths(part, pixels)
     ratio = part.add("ReduceMin", [part.add("Div", [target, lengths], "ratios")], "ratio", keepdims=0)
     new = part.add("Round", [part.add("Mul", [lengths, ratio], "exact lengths")], "new lengths")
-    pixels = _resized(part, pixels, _sizes(part, new, takes.image.channels), FORMS[takes.filter])
+    pixels = _resized(part, pixels, _sizes(part, new, takes.channels_of_image), FORMS[takes.filter])
     left = part.add("Sub", [target, new], "left over")
     half = part.add("Mul", [left, part.constant("half", _floats(0.5))], "margin")
     before = part.add("Round", [part.add("Sub", [half, part.constant("tenth", _floats(0.1))], "less")], "before")
@@ -150,7 +151,7 @@ def _letterboxed(part: GraphEnd, pixels: str, takes: app_data.Takes, size: tuple
     pads = part.add("Concat", [none, first, none, none, last, none], "pads", axis=0)
     kind = "uint8" if FORMS[takes.filter].in_bytes else "float32"
     padded = part.add("Pad", [pixels, pads, part.constant("fill", _of_kind(takes.fill, kind))], "padded")
-    shape = part.constant("target size", _integers(1, height, width, takes.image.channels))
+    shape = part.constant("target size", _integers(1, height, width, takes.channels_of_image))
     return part.add("Reshape", [padded, shape], "letterbox")
 
 

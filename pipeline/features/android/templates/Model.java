@@ -503,6 +503,49 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
     }
 
 {% endif %}
+{% if model.text %}
+    /**
+     * Runs the model once on a text, which becomes {{ model.text.most | number }} tokens at most: what is longer loses its end.
+     *
+     * @throws IllegalStateException if the app's build left the tokenizer out of its resources
+     */
+    @NonNull
+    public Result run(@NonNull String text) throws OrtException {
+        Tokenizer tokenizer = Tokenizer.of({{ model.text.resource | java_text }}, {{ model.text.sha256 | java_text }});
+        int[] tokens = tokenizer.ids(text, {{ model.text.most | number }});
+        int length = {% if model.text.length %}{{ model.text.length | number }}{% else %}tokens.length{% endif %};
+{% if model.text.shape %}
+        long[] shape = {1, length};
+{% endif %}
+{% for tensor in model.text.inputs %}
+        {{ tensor.buffer | code }} {{ tensor.key | identifier }} = {{ tensor.buffer | code }}.allocate(length);
+{% endfor %}
+        for (int i = 0; i < length; i++) {
+{% for tensor in model.text.inputs %}
+{% if tensor.key == "ids" %}
+            ids.put(i, i < tokens.length ? tokens[i] : tokenizer.pad());
+{% elif tensor.key == "mask" %}
+            mask.put(i, i < tokens.length ? 1 : 0);
+{% endif %}
+{% endfor %}
+        }
+        return run({{ model.text.arguments | joined }});
+    }
+
+{% endif %}
+{% if model.embeds %}
+    /** The model's output for a text, as {@link #run(String)}: what says how near two texts are, if it was trained so. */
+    @NonNull
+    public float[] embed(@NonNull String text) throws OrtException {
+        try (Result result = run(text)) {
+            FloatBuffer values = result.{{ model.outputs[0].identifier | identifier }}();
+            float[] embedding = new float[values.remaining()];
+            values.get(embedding);
+            return embedding;
+        }
+    }
+
+{% endif %}
 {% if model.gpu and model.typed %}
     /**
      * Runs the model once in a thread of its own, so that shaders are compiled before anybody waits for a result. The
