@@ -188,7 +188,13 @@ class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def takes_text(self) -> bool:
         """Whether all its inputs are made of a text, as `text` says."""
-        return self.text is not None and {given.name for given in self.inputs} <= set(self.text.inputs.values())
+        return self.text is not None and {given.name for given in self.inputs} <= {*self.text.inputs.values()}
+
+    @property
+    def embeds_text(self) -> bool:
+        """Whether a text becomes one row of floats, and nothing else."""
+        rows = [(output.dtype, len(output.shape or ())) for output in self.outputs]
+        return self.takes_text and rows == [(ElementType.FLOAT32, 2)]
 
     @property
     def gives_classes(self) -> bool:

@@ -1,6 +1,6 @@
 """Bundles of one small model, made by the real parts, to be proven in genuine libraries."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -16,6 +16,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import KeptReference, Shipped
 from pipeline.release.reference_files import keep_reference, signature_of
+from pipeline.release.text_tokens import TextTokens
 from tests.ort_models import convert
 
 MODEL = "model"
@@ -45,8 +46,10 @@ def bundle_of(
     ort_release: str = "1.29",
     artifact: Callable[[Path], object] | None = None,
     table: ModelConfig | None = None,
+    text: TextTokens | None = None,
+    more: Mapping[str, bytes] = {},
 ) -> Path:
-    """A bundle in folder/bundle; without `reference` it keeps nothing of the original.
+    """A bundle in folder/bundle, with `more` files; without `reference` it keeps nothing of the original.
 
     `artifact` writes another file than this computer's conversion gives.
     """
@@ -57,7 +60,7 @@ def bundle_of(
     if artifact:
         artifact(file)
     references, tensors = _reference(folder, source) if reference else ((), {})
-    sources: dict[str, Path | bytes] = {"models/model.ort": file}
+    sources: dict[str, Path | bytes] = {"models/model.ort": file, **more}
     sources |= {f"operators/{name}": text.encode() for name, text in config_texts([file]).items()}
     shipped = Shipped(
         target=target,
@@ -80,7 +83,7 @@ def bundle_of(
         ships=(shipped,),
         made_with={},
         evidence={},
-        models=(signature_of(MODEL, file, table or ModelConfig(path="")),),
+        models=(signature_of(MODEL, file, table or ModelConfig(path=""), text=text),),
         references=references,
         tensors=tensors,
     )

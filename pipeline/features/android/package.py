@@ -323,7 +323,7 @@ def _model(
         "image": signature.image if signature.takes_image else None,
         "classify": signature.takes_image and signature.gives_classes,
         "text": texts.of_text(signature, digests, assets, _java_type),
-        "embeds": texts.gives_a_row(signature),
+        "embeds": signature.embeds_text,
         "typed": all(_java_type(tensor) for tensor in signature.inputs),
         "gpu": gpu,
         "skips": gpu or bool(contexts),

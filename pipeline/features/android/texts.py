@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from device_runner.spec import ElementType
 from pipeline.model.signature import TensorInfo
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import source_code
@@ -37,10 +36,8 @@ def of_text(
     """
     if not (signature.text and signature.takes_text):
         return None
-    text = signature.text
+    text, length = signature.text, signature.text.length(signature.inputs)
     keys = {name: key for key, name in text.inputs.items()}
-    sizes = (given.shape[-1] for given in signature.inputs if given.shape)
-    length = next((size for size in sizes if isinstance(size, int)), 0)
     arguments = []
     for given in signature.inputs:
         arguments += [keys[given.name], *([] if given.fixed else ["shape"])]
@@ -53,13 +50,3 @@ def of_text(
         "shape": not all(given.fixed for given in signature.inputs),
         "arguments": [source_code.identifier(name) for name in arguments],
     }
-
-
-def gives_a_row(signature: bundle_manifest.ModelSignature) -> bool:
-    """Whether a text becomes one row of floats, and nothing else."""
-    outputs = signature.outputs
-    return (
-        signature.takes_text
-        and [len(output.shape or ()) for output in outputs] == [2]
-        and (outputs[0].dtype is ElementType.FLOAT32)
-    )

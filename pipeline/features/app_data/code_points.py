@@ -5,11 +5,13 @@ of phones differ by the version of their system; these are the library's, and tr
 """
 
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.features.app_data.tokenizer_parts import Algorithm, TokenizerParts
+
+Answer = TypeVar("Answer")
 
 SURROGATES = range(0xD800, 0xE000)
 HANGUL = range(0xAC00, 0xD7A4)
@@ -61,45 +63,72 @@ def library() -> Any:
 
 
 def asked(parts: TokenizerParts, where: str) -> CodePoints:
-    """The answers of the library for a tokenizer; some seconds. ConfigError where they would not be the tokenizer."""
+    """The answers of the library for a tokenizer; ConfigError where they would not be the tokenizer."""
+    refuse_order(parts, where)
     tokenizers = library()
     if parts.algorithm is Algorithm.BYTE_PAIRS:
         split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
-        return CodePoints((), tuple(_runs(lambda text: _class_of(split, text))), False)
+        return CodePoints((), tuple(_kinds(lambda text: _class_of(split, text))), False)
     split = tokenizers.pre_tokenizers.BertPreTokenizer().pre_tokenize_str
-    words = {1: ORDINARY, 2: BLANK, 3: MARK}
-    kinds = tuple(_runs(lambda text: words[len(split(f"a{text}b"))]))
+    kinds = tuple(_kinds(lambda text: _word_kind(split, text)))
     if parts.normalizer is None:
         return CodePoints((), kinds, False)
     normalized = tokenizers.normalizers.BertNormalizer(**parts.normalizer).normalize_str
-    texts = {text: made for text in _all() if (made := normalized(text)) != text}
+    answers = _answers(lambda text: _changed(normalized, text))
+    pairs = (pair for text, changed in answers for pair in zip(text, changed, strict=True))
+    texts = {text: made for text, made in pairs if made != text}
     hangul = all(texts.get(chr(code)) == unicodedata.normalize("NFD", chr(code)) for code in HANGUL)
     for code in HANGUL if hangul else ():
         del texts[chr(code)]
-    _refuse_order(parts, parts.normalizer, where)
     return CodePoints(tuple(_changes(texts)), kinds, hangul)
 
 
-def _all() -> Iterator[str]:
-    """Every code point that a text may have."""
-    return (chr(code) for code in range(0x110000) if code not in SURROGATES)
+BLOCK = 1 << 12
+"""Code points that are asked about at once: most have neighbours of their kind, and one answer is for all of them."""
 
 
-def _runs(kind: Callable[[str], int]) -> Iterator[Kind]:
+def _answers(ask: Callable[[str], Answer | None]) -> Iterator[tuple[str, Answer]]:
+    """Every code point that a text may have, in blocks with one answer; `ask` gives None for several that differ."""
+    waiting = [range(first, first + BLOCK) for first in reversed(range(0, 0x110000, BLOCK))]
+    while waiting:
+        codes = waiting.pop()
+        text = "".join(chr(code) for code in codes if code not in SURROGATES)
+        answer = ask(text) if text else None
+        if answer is not None:
+            yield text, answer
+        elif text:
+            middle = len(codes) // 2
+            waiting += (codes[middle:], codes[:middle])
+
+
+def _kinds(ask: Callable[[str], int | None]) -> Iterator[Kind]:
     """Kinds where they change."""
     last = None
-    for text in _all():
-        if (here := kind(text)) != last:
-            yield Kind(ord(text), here)
-            last = here
+    for text, kind in _answers(ask):
+        if kind != last:
+            yield Kind(ord(text[0]), kind)
+            last = kind
 
 
-def _class_of(split: Callable[[str], list[Any]], text: str) -> int:
-    """What a code point is for the pattern of byte-level BPE: it goes on a word of its own kind."""
+def _changed(normalized: Callable[[str], str], text: str) -> list[str] | None:
+    """What becomes of each of some code points; None where that is not the same for all."""
+    made = normalized(text)
+    alike = ([*text], [""] * len(text), [f" {code} " for code in text])
+    return next((each for each in alike if "".join(each) == made), [made] if len(text) == 1 else None)
+
+
+def _word_kind(split: Callable[[str], list[Any]], text: str) -> int | None:
+    """What code points are for BERT's pre-tokenizer."""
+    count = len(split(f"a{text}b"))
+    return ORDINARY if count == 1 else {2: BLANK, 3: MARK}[count] if len(text) == 1 else None
+
+
+def _class_of(split: Callable[[str], list[Any]], text: str) -> int | None:
+    """What code points are for the pattern of byte-level BPE: they go on a word of their own kind."""
     for before, kind in (("a", LETTER), ("1", NUMBER), ("!", OTHER)):
         if len(split(before + text)) == 1:
             return kind
-    return SPACE
+    return SPACE if len(text) == 1 else None
 
 
 def _changes(texts: dict[str, str]) -> Iterator[Change]:
@@ -124,10 +153,12 @@ def _changes(texts: dict[str, str]) -> Iterator[Change]:
         yield run
 
 
-def _refuse_order(parts: TokenizerParts, normalizer: Mapping[str, bool | None], where: str) -> None:
+def refuse_order(parts: TokenizerParts, where: str) -> None:
     """ConfigError for tokens with marks that stay, which canonical order may move: then one code point is not all."""
-    strips = normalizer["strip_accents"]
-    if not (normalizer["lowercase"] if strips is None else strips):
+    if parts.normalizer is None:
+        return
+    strips = parts.normalizer["strip_accents"]
+    if not (parts.normalizer["lowercase"] if strips is None else strips):
         return
     for token in parts.vocabulary:
         moved = [text for text in token if unicodedata.combining(text) and unicodedata.category(text) != "Mn"]

@@ -110,7 +110,7 @@ def read(file: Path) -> TokenizerParts:
             remedy="give the tokenizer.json beside the model, as `takes.text`",
         ) from error
     try:
-        return _parts(document, where)
+        return parts_of(document, where)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             "this is no tokenizer.json",
@@ -120,7 +120,7 @@ def read(file: Path) -> TokenizerParts:
         ) from error
 
 
-def _parts(document: dict[str, Any], where: str) -> TokenizerParts:
+def parts_of(document: dict[str, Any], where: str) -> TokenizerParts:
     """The parts of a document; KeyError, TypeError or ValueError where one is malformed."""
     model = _known(document["model"], "model", where)
     algorithm, splitter = ALGORITHMS[model["type"]]

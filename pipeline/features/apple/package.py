@@ -259,6 +259,10 @@ def _package(
                 remedy="rename one of the models in the config, and make the bundle again",
             )
         files[f"Sources/{module}/{MODELS}/{resource(path)}"] = manifest.verified(bundle, path)
+    for model in dict.fromkeys(shipped.model for shipped in ships):
+        if text := content.signature(model).text:
+            path = text.file
+            files[f"Sources/{module}/{MODELS}/{resource(path)}"] = manifest.verified(bundle, path)
     files |= dict(_samples(tests, module, archive.parent))
     return SwiftPackage(
         name=module,

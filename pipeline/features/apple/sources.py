@@ -40,7 +40,7 @@ TAKEN = frozenset({
     "FileHandle", "FileManager", "Float", "Foundation", "Int", "Int16", "Int32", "Int64", "Int8", "Locale",
     "MemoryLayout", "ModelFile", "NSLock", "NSMutableData", "NSNumber", "NSRecursiveLock", "ObjCBool", "P256", "P384",
     "P521", "ProcessInfo", "Protocol", "Result", "Runtime", "Self", "Sendable", "Set", "String", "Swift", "Thread",
-    "TimeZone", "Type", "UInt32", "UInt64", "UInt8", "URL", "URLResourceValues", "UTF8", "Unicode",
+    "TimeZone", "Tokenizer", "Type", "UInt32", "UInt64", "UInt8", "URL", "URLResourceValues", "UTF8", "Unicode",
     "UnsafeMutableRawPointer", "UnsafeRawBufferPointer", "Way",
 })  # fmt: skip
 """Names that the sources use; what begins with ORT may be ONNX Runtime's."""
@@ -120,6 +120,8 @@ def swift_sources(
             names=[size.model for size in sizes],
             **common,
         )
+    if any(model["text"] for model in models):
+        sources["Tokenizer.swift"] = render("Tokenizer.swift", **common)
     by_device = any(len(model["rows"]) > 1 for model in models)
     for write in guards:
         sources |= write(common)
@@ -243,8 +245,39 @@ def _model(
         "arguments": [
             source_code.Code("{0}: {0}").format(source_code.identifier(text.partition(":")[0])) for text in parameters
         ],
+        "text": _text(signature, digests),
+        "embeds": signature.embeds_text,
         "operators": f"{module}{OPERATORS}" if any(options.custom_ops for options in ways) else "",
         "gpu": any(runner_providers.provider_named(options.provider).gpu for options in ways),
+    }
+
+
+def _text(signature: bundle_manifest.ModelSignature, digests: Mapping[str, str]) -> dict[str, Any] | None:
+    """What Model.swift needs of a model's text: the tokenizer's resource, `most` tokens, `length` where it takes so
+    many, neither more nor less, else 0, and the arguments of `run` with tensors. None where it takes tensors.
+    """
+    if not (signature.text and signature.takes_text):
+        return None
+    text, length = signature.text, signature.text.length(signature.inputs)
+    stem, _, suffix = resource(text.file).rpartition(".")
+    keys = {name: key for key, name in text.inputs.items()}
+    arguments = []
+    for tensor, own_name in code_names.identifiers(signature.inputs, SWIFT_WORDS | OWN_NAMES):
+        name, kind = (
+            source_code.identifier(own_name),
+            source_code.identifier(ELEMENTS[tensor.dtype or ElementType.INT64][0]),
+        )
+        call = source_code.Code("{}: {}.map {{ {}($0) }}").format(name, source_code.identifier(keys[tensor.name]), kind)
+        arguments.append(call)
+        arguments += [] if tensor.fixed else [source_code.Code("{}Shape: [1, length]").format(name)]
+    return {
+        "stem": stem,
+        "suffix": suffix,
+        "sha256": digests[text.file],
+        "most": min(text.most, length or text.most),
+        "length": length,
+        "keys": [key for key, name in text.inputs.items() if name],
+        "arguments": arguments,
     }
 
 

@@ -45,7 +45,7 @@ def snippet(
     """
     from pipeline.core import files as storage
     from pipeline.features.languages.guarded import guarded
-    from pipeline.features.languages.snippet import LANGUAGES, lost, openings, other_release, state_texts
+    from pipeline.features.languages.snippet import LANGUAGES, lost, openings, other_release, state_texts, text_notes
     from pipeline.features.languages.snippet import snippet as code_for
     from pipeline.release import chip_contexts, signature, target_choice
     from pipeline.release import sizes as release_sizes
@@ -64,9 +64,10 @@ def snippet(
     ships = [shipped for shipped in manifest.content.ships if shipped.target == target_name and shipped.model in names]
     tested = sorted({(shipped.ort_release, shipped.platform) for shipped in ships})
     others = [text for release, platform in tested for text in other_release(language, release, platform)]
-    states = state_texts(table for table in manifest.content.models if table.model in names)
+    models = [table for table in manifest.content.models if table.model in names]
+    notes = [*others, *state_texts(models), *text_notes(models)]
     guarding = guarded(language, bundle, manifest, target_name) if guard else None
-    code = str(code_for(language, opened, contexts, sizes, (*others, *states), guarding))
+    code = str(code_for(language, opened, contexts, sizes, notes, guarding, texts=any(table.text for table in models)))
     missing = lost(language, opened, sizes)
     untested = list(guarding.warnings()) if guarding else []
     judged = [test.document for test in guarding.tests.values()] if guarding else []
@@ -76,6 +77,7 @@ def snippet(
     files = [opening.file for opening in opened]
     files += dict.fromkeys(name for opening in opened for name in opening.weights[:1])
     files += [Path(path).name for path in chip_contexts.shipped_files(contexts)]
+    files += [Path(table.text.file).name for table in models if table.text]
     document = {"target": target_name, "code": code, "files": files, "lost": missing, "runtime": others}
     outputs.write_json({**document, "self_tests": judged})
     for line in (*missing, *others, *untested):

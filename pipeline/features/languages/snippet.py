@@ -7,6 +7,7 @@ packages' published interfaces: docs/facts/release_consumers.md, R.10.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from device_runner import providers as runner_providers
@@ -345,11 +346,13 @@ def snippet(
     sizes: Sequence[Sequence[bundle_manifest.ModelSignature]] = (),
     notes: Iterable[str] = (),
     guard: guarding.Guarded | None = None,
+    *,
+    texts: bool = False,
 ) -> source_code.Code:
     """The code for a language of `LANGUAGES`; what its package cannot set, and `notes`, stand in comments.
 
     `contexts` are those of the target, `sizes` those of its models that come in several. With a `guard` models that
-    something else than the CPU may run have code behind it, too.
+    something else than the CPU may run have code behind it, too. `texts`: a model takes such; C++ has a class for it.
     """
     kind = LANGUAGES[language]
     ways = [way for opening in opened for way in opening.ways]
@@ -367,6 +370,7 @@ def snippet(
             "plugin": plugin,
             "runtime": runtime,
             "sizes": bool(sizes),
+            "texts": texts,
             "buffers": sorted(
                 {app_code.BUFFERS[tensor.dtype][0] for tensor in filled if tensor.dtype in app_code.BUFFERS}
             ),
@@ -407,6 +411,18 @@ def state_texts(models: Iterable[bundle_manifest.ModelSignature]) -> list[str]:
         f"{signature.first_value(name)}"
         for signature in models
         for output, name in signature.state.items()
+    ]
+
+
+def text_notes(models: Iterable[bundle_manifest.ModelSignature]) -> list[str]:
+    """For each model that takes texts, what makes its inputs of one."""
+    return [
+        f"text of {signature.model}: {Path(text.file).name} makes {text.ids} of it, {text.most} ids at most"
+        + f"; {text.mask} is 1 for each" * bool(text.mask)
+        + f"; {text.types} is 0" * bool(text.types)
+        + " (class Tokenizer in C++ and in the packages for Android, iOS and macOS)"
+        for signature in models
+        if (text := signature.text)
     ]
 
 

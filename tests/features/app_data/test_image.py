@@ -24,7 +24,7 @@ def computing(takes: Takes, size: tuple[int, int] = SIZE, opset: int = 18) -> Ca
     graph = helper.make_graph(
         part.nodes,
         "part",
-        [helper.make_tensor_value_info(image.INPUT, 2, [1, "height", "width", takes.image.channels])],
+        [helper.make_tensor_value_info(image.INPUT, 2, [1, "height", "width", takes.channels_of_image])],
         [helper.make_tensor_value_info(part.nodes[-1].output[0], 1, None)],
         part.constants,
     )

@@ -1,4 +1,4 @@
-"""A picture becomes labels in an app's classes, in a real JVM with the real ONNX Runtime."""
+"""A picture becomes labels, and a text an embedding, in an app's classes, in a real JVM with the real ONNX Runtime."""
 
 import subprocess
 from pathlib import Path
@@ -14,9 +14,12 @@ from pipeline.features.app_data import attach
 from pipeline.model.onnx_model import LeanModel
 from pipeline.passes.base import PassContext
 from pipeline.passes.saving import write_model
+from pipeline.release.text_tokens import TextTokens
 from tests.android_host.bundles import bundle_of
 from tests.features.android.jvm import fetched, released, run
+from tests.features.app_data import vocabularies
 from tests.features.app_data.samples import classifier, labels
+from tests.features.app_data.test_text_job import SENTENCES, words
 
 pytestmark = pytest.mark.network
 
@@ -142,3 +145,51 @@ def test_a_bitmap_becomes_labels(tmp_path: Path, form: ImageBytes) -> None:
     np.testing.assert_allclose(given, scores[0], atol=1e-6)  # another release
     assert lines[3].startswith("the bitmap is HARDWARE, not ARGB_8888: bitmap.copy(")
     assert lines[4].startswith("the bitmap's colours are Display P3, not sRGB: ")
+
+
+EMBED = """
+import com.example.demo.Model;
+import java.io.File;
+
+public class Sentences {
+    public static void main(String[] arguments) throws Exception {
+        try (Model model = Model.open(new File(arguments[0]))) {
+            for (int i = 1; i < arguments.length; i++) {
+                StringBuilder line = new StringBuilder();
+                for (float value : model.embed(arguments[i])) {
+                    line.append(Float.floatToIntBits(value)).append(' ');
+                }
+                System.out.println(line);
+            }
+        }
+        System.exit(0);
+    }
+}
+"""
+
+
+@pytest.mark.parametrize(("length", "kind"), [("n", "int64"), ("40", "int32")])
+def test_a_text_becomes_an_embedding(tmp_path: Path, length: str, kind: str) -> None:
+    library = fetched("jvm:1.28.0")
+    tokenizer, tokens = vocabularies.made("bert")
+    model = words(length, kind)
+    text = TextTokens(
+        file="tokenizers/model.tokens", algorithm="wordpiece", library="tokenizers", ids="ids", mask="mask", most=24
+    )
+    whole = tmp_path / "whole.onnx"
+    onnx.save(model, whole)
+    bundle = bundle_of(tmp_path / "made", whole, reference=False, text=text, more={text.file: tokens})
+    aar = released(bundle)
+    sentences = [*SENTENCES, "한국어 Éa 😀"]
+    arguments = (str(bundle / "models/model.ort"), *sentences)
+    lines = run(EMBED, arguments, (library, aar.parent / "classes.jar"), tmp_path)
+    session, ids_of = onnxruntime.InferenceSession(whole), vocabularies.oracle(tokenizer, 24)
+    for line, sentence in zip(lines, sentences, strict=True):
+        ids = ids_of(sentence)
+        filled = 40 - len(ids) if length == "40" else 0
+        given = {
+            "ids": np.array([[*ids, *[0] * filled]], np.int64),
+            "mask": np.array([[*[1] * len(ids), *[0] * filled]], kind),
+        }
+        found = np.array(line.split(), np.int64).astype(np.int32).view(np.float32)
+        np.testing.assert_allclose(found, session.run(None, given)[0][0], atol=1e-5)  # another release

@@ -172,6 +172,34 @@ public final class {{ model.class_name | identifier }}: @unchecked Sendable {
         )
     }
 
+{% if model.text %}
+    /// Runs the model once on a text, which becomes {{ model.text.most | number }} tokens at most: what is longer loses its end.
+    public func run(text: String) throws -> Output {
+        let tokenizer = try Tokenizer.resource({{ model.class_name | identifier }}.tokenizer)
+        let tokens = tokenizer.ids(text, most: {{ model.text.most | number }})
+        let length = {% if model.text.length %}{{ model.text.length | number }}{% else %}tokens.count{% endif %}
+
+        let filled = length - tokens.count
+        let ids = tokens + [Int](repeating: tokenizer.pad, count: filled)
+{% if "mask" in model.text.keys %}
+        let mask = [Int](repeating: 1, count: tokens.count) + [Int](repeating: 0, count: filled)
+{% endif %}
+{% if "types" in model.text.keys %}
+        let types = [Int](repeating: 0, count: length)
+{% endif %}
+        return try run({{ model.text.arguments | joined }})
+    }
+
+    static let tokenizer = ModelFile(
+        name: {{ model.text.stem | swift_text }}, type: {{ model.text.suffix | swift_text }},
+        sha256: {{ model.text.sha256 | swift_text }}, ways: [])
+
+{% endif %}
+{% if model.embeds %}
+    /// The model's output for a text, as `run(text:)`: what says how near two texts are, if it was trained so.
+    public func embed(_ text: String) throws -> [Float] { try run(text: text).{{ model.outputs[0].identifier | identifier }} }
+
+{% endif %}
 {% if model.gpu %}
     /// Runs the model once in the background, so that shaders are compiled before anybody waits for a result. The
     /// parameters are those of `run`; zeros will do. A failure is written to the log, and `run` fails, too.
