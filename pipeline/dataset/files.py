@@ -19,7 +19,6 @@ from device_runner.spec import ElementType, TensorFile
 from pipeline.config import tables as config_tables
 from pipeline.core import files as storage
 from pipeline.core.errors import ConfigError, Finding, Severity
-from pipeline.dataset import texts
 from pipeline.dataset.dataset import CALIBRATION_SHARE, Dataset, Part, Sample
 from pipeline.dataset.functions import function_samples
 from pipeline.dataset.labels import read_labels
@@ -231,6 +230,8 @@ TENSOR_BYTES = 2 << 30
 
 def _given(data: Dataset, takes: Takes) -> Iterator[Sample]:
     """The same as `_found`, of texts where the app has such."""
+    from pipeline.dataset import texts
+
     if data.takes and (files := texts.text_files(Path(data.test_data))):
         for file in _sorted(files):
             yield from texts.text_samples(data.takes, file, takes)

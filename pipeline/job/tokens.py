@@ -10,7 +10,7 @@ from pipeline.core import features
 from pipeline.core import files as storage
 from pipeline.core.errors import PipelineError
 from pipeline.core.variant import Artifact
-from pipeline.release import text_tokens
+from pipeline.model import signature
 
 ENDING = ".tokens"
 FOLDER = "tokenizers/"
@@ -18,7 +18,7 @@ FOLDER = "tokenizers/"
 
 TOKENS = features.Place[Callable[[app_data.Takes], bytes]]("models.tokens")
 """The file of a tokenizer as an app reads it."""
-TEXT_TOKENS = features.Place[Callable[[app_data.Takes, bytes, str], text_tokens.TextTokens]]("models.text_tokens")
+TEXT_TOKENS = features.Place[Callable[[app_data.Takes, bytes, str], signature.TextTokens]]("models.text_tokens")
 """What a manifest says of such a file, at a path in the bundle."""
 
 
@@ -32,7 +32,7 @@ def keep(tables: Mapping[str, configs.ModelConfig], artifacts: Path) -> None:
                 storage.write_bytes(artifacts / f"{name}{ENDING}", tokens(table.takes))
 
 
-def kept(artifact: Artifact, table: configs.ModelConfig | None, artifacts: Path) -> text_tokens.TextTokens | None:
+def kept(artifact: Artifact, table: configs.ModelConfig | None, artifacts: Path) -> signature.TextTokens | None:
     """What the bundle says of the tokenizer of an artifact; None for a model that takes no text.
 
     Raises PipelineError where the file is not the one that the artifact was made with.

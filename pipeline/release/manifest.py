@@ -30,8 +30,8 @@ from pipeline.core import files as storage
 from pipeline.core import variant as core_variant
 from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.variant import Variant
+from pipeline.model import signature
 from pipeline.model.signature import TensorInfo
-from pipeline.release import text_tokens
 
 MANIFEST_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -173,7 +173,7 @@ class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
     """The bytes of an image, of any size, that its only input takes; None for one that takes tensors."""
     classes: bool = False
     """Whether its outputs are the labels of the best classes, and their values."""
-    text: text_tokens.TextTokens | None = None
+    text: signature.TextTokens | None = None
     """How a text becomes its inputs; None for one that takes tensors."""
     state: dict[run_spec.Text, run_spec.Text] = {}
     """Outputs that become inputs of the next inference, which begin a stream with zeros, or what `values` has."""

@@ -12,9 +12,8 @@ from pipeline.check import many as check_many
 from pipeline.check import result as check_result
 from pipeline.core import files as storage
 from pipeline.core.errors import CheckFailed
-from pipeline.model import ort_format
+from pipeline.model import ort_format, signature
 from pipeline.model.signature import TensorInfo
-from pipeline.release import text_tokens
 from pipeline.release.manifest import KeptReference, KeptTensor, ModelSignature
 
 KEPT_FOLDER = "evidence/reference"
@@ -31,7 +30,7 @@ def signature_of(
     *,
     size_of: str = "",
     constant_inputs: tuple[str, ...] = (),
-    text: text_tokens.TextTokens | None = None,
+    text: signature.TextTokens | None = None,
 ) -> ModelSignature:
     """The inputs and outputs of a model as its ORT format file declares them, with what the config says of them."""
     graph = ort_format.read_artifact(file).graph

@@ -12,11 +12,11 @@ from pipeline.convert.op_configs import config_texts
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import Level, Variant
 from pipeline.dataset import Dataset
+from pipeline.model.signature import TextTokens
 from pipeline.model.sources import SourceModel
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import KeptReference, Shipped
 from pipeline.release.reference_files import keep_reference, signature_of
-from pipeline.release.text_tokens import TextTokens
 from tests.ort_models import convert
 
 MODEL = "model"

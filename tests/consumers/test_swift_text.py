@@ -8,10 +8,10 @@ import onnxruntime
 import pytest
 
 from pipeline.config import ModelConfig
+from pipeline.model.signature import TextTokens
 from pipeline.release import source_code
 from pipeline.release.bundle import make_bundle
 from pipeline.release.reference_files import signature_of
-from pipeline.release.text_tokens import TextTokens
 from tests.consumers import swift
 from tests.consumers.test_swift import APP
 from tests.features.app_data import twins, vocabularies

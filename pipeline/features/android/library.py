@@ -25,7 +25,7 @@ from pipeline.core import abis as core_abis
 from pipeline.core import files as storage
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
-from pipeline.features.android import texts as android_texts
+from pipeline.features.android import text_inputs
 from pipeline.features.android.package import (
     JAVA_WORDS,
     ai_pack,
@@ -398,7 +398,7 @@ class AndroidLibrary:
         """What the classes read as a resource, beside them: the tokenizers of models that take texts."""
         models = {shipped.model for shipped in self.ships}
         texts = [table.text for table in self.manifest.content.models if table.text and table.model in models]
-        return {android_texts.resource(self.named.assets, text.file): self.verified(text.file) for text in texts}
+        return {text_inputs.resource(self.named.assets, text.file): self.verified(text.file) for text in texts}
 
     def verified(self, path: str) -> storage.VerifiedFile:
         """A file of the bundle as it was verified."""

@@ -24,7 +24,7 @@ from pipeline.core import files as storage
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, Finding, MissingError, PipelineError
 from pipeline.core.releases import Release
-from pipeline.features.android import protection, texts
+from pipeline.features.android import protection, text_inputs
 from pipeline.features.packages import objections as package_objections
 from pipeline.model.signature import TensorInfo
 from pipeline.release import app_code, chip_contexts, code_names, guards, selection, source_code, tensor_texts
@@ -170,7 +170,7 @@ def java_sources(
         templates.append("Pixels.java")
     if any(model["classify"] for model in models):
         templates.append("Label.java")
-    common["tokenizers"] = tokenizers = texts.tokenizers(signature for signature in content.models)
+    common["tokenizers"] = tokenizers = text_inputs.tokenizers(signature for signature in content.models)
     templates += [*(["Tokenizer.java"] if tokenizers else []), *(f"{name}.java" for _, name in tokenizers)]
     if contexts:
         templates.append("NpuContext.java")
@@ -322,7 +322,7 @@ def _model(
         ),
         "image": signature.image if signature.takes_image else None,
         "classify": signature.takes_image and signature.gives_classes,
-        "text": texts.of_text(signature, digests, assets, _java_type),
+        "text": text_inputs.of_text(signature, digests, assets, _java_type),
         "embeds": signature.embeds_text,
         "typed": all(_java_type(tensor) for tensor in signature.inputs),
         "gpu": gpu,

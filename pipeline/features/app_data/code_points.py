@@ -25,7 +25,7 @@ GONE, BLANKS, BY, TO = "gone", "blanks", "by", "to"
 """What becomes of code points: nothing; itself with a blank on both sides; one at a distance; others."""
 
 
-class Change(NamedTuple):
+class Becoming(NamedTuple):
     """What code points from `first` to `last` become: one of GONE, BLANKS, BY with a distance, TO with code points."""
 
     first: int
@@ -44,7 +44,7 @@ class Kind(NamedTuple):
 class CodePoints(NamedTuple):
     """All answers. `hangul`: syllables become their letters, by Unicode's arithmetic."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[Becoming, ...]
     kinds: tuple[Kind, ...]
     hangul: bool
 
@@ -114,7 +114,7 @@ def _changed(normalized: Callable[[str], str], text: str) -> list[str] | None:
     """What becomes of each of some code points; None where that is not the same for all."""
     made = normalized(text)
     alike = ([*text], [""] * len(text), [f" {code} " for code in text])
-    return next((each for each in alike if "".join(each) == made), [made] if len(text) == 1 else None)
+    return next((changed for changed in alike if "".join(changed) == made), [made] if len(text) == 1 else None)
 
 
 def _word_kind(split: Callable[[str], list[Any]], text: str) -> int | None:
@@ -131,18 +131,18 @@ def _class_of(split: Callable[[str], list[Any]], text: str) -> int | None:
     return SPACE if len(text) == 1 else None
 
 
-def _changes(texts: dict[str, str]) -> Iterator[Change]:
+def _changes(texts: dict[str, str]) -> Iterator[Becoming]:
     """Texts by code point as runs: neighbours to which the same is done."""
-    run: Change | None = None
+    run: Becoming | None = None
     for text, made in texts.items():
         code = ord(text)
-        change = Change(code, code, GONE)
+        change = Becoming(code, code, GONE)
         if made == f" {text} ":
-            change = Change(code, code, BLANKS)
+            change = Becoming(code, code, BLANKS)
         elif len(made) == 1:
-            change = Change(code, code, BY, (ord(made) - code,))
+            change = Becoming(code, code, BY, (ord(made) - code,))
         elif made:
-            change = Change(code, code, TO, tuple(map(ord, made)))
+            change = Becoming(code, code, TO, tuple(map(ord, made)))
         if run and run.last == code - 1 and run[2:] == change[2:] and change.how != TO:
             run = run._replace(last=code)
             continue

@@ -10,13 +10,13 @@ from typing import Any
 from device_runner import files as runner_files
 from device_runner import untrusted_files
 from device_runner.spec import ElementType
+from pipeline import dataset as datasets
 from pipeline.config import app_data
 from pipeline.core import own_sources
 from pipeline.core.errors import CheckFailed, ConfigError
-from pipeline.dataset.dataset import Sample
 from pipeline.features.app_data import code_points, tokenizer, tokenizer_file, tokenizer_parts
+from pipeline.model import signature
 from pipeline.model.signature import TensorInfo
-from pipeline.release import text_tokens
 
 MOST_TEXT_BYTES = 64 << 20
 COMPARED = 500
@@ -49,10 +49,10 @@ def tokens(takes: app_data.Takes) -> bytes:
         return file.read_bytes()
 
 
-def tokens_in_manifest(takes: app_data.Takes, content: bytes, file: str) -> text_tokens.TextTokens:
+def tokens_in_manifest(takes: app_data.Takes, content: bytes, file: str) -> signature.TextTokens:
     """What a manifest says of a tokenizer's file, at a path in the bundle."""
     made = tokenizer.Tokenizer(content)
-    return text_tokens.TextTokens(
+    return signature.TextTokens(
         file=file,
         algorithm=made.algorithm.value,
         library=made.library,
@@ -120,7 +120,7 @@ def check_inputs(takes: app_data.Takes, inputs: Sequence[TensorInfo], where: str
         )
 
 
-def text_samples(takes: app_data.Takes, file: Path, inputs: Sequence[TensorInfo]) -> Iterator[Sample]:
+def text_samples(takes: app_data.Takes, file: Path, inputs: Sequence[TensorInfo]) -> Iterator[datasets.Sample]:
     """A sample for each line of a text file that is not empty; ConfigError for what is no text."""
     made = _tokenizer(tokens(takes))
     most = most_tokens(takes, made)
@@ -135,7 +135,7 @@ def text_samples(takes: app_data.Takes, file: Path, inputs: Sequence[TensorInfo]
         ) from error
     for number, line in enumerate(lines, 1):
         if text := line.removesuffix("\r"):
-            yield Sample(name=f"{file}:{number}", inputs=tensors(takes, made, text, most, inputs))
+            yield datasets.Sample(name=f"{file}:{number}", inputs=tensors(takes, made, text, most, inputs))
 
 
 def tensors(

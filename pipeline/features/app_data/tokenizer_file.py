@@ -45,7 +45,7 @@ def _sections(parts: TokenizerParts, answers: CodePoints) -> Iterator[tuple[str,
         yield "merges", [f"{ids[left]} {ids[right]} {ids[left + right]}" for left, right in parts.merges]
 
 
-def _line(change: code_points.Change) -> str:
+def _line(change: code_points.Becoming) -> str:
     numbers = "".join(f" {number:x}" if change.how == code_points.TO else f" {number}" for number in change.numbers)
     return f"{change.first:x} {change.last:x} {change.how}{numbers}"
 

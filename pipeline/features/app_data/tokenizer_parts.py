@@ -162,7 +162,7 @@ def _known(part: Any, name: str, where: str) -> dict[str, Any]:
         return {}
     if isinstance(part, dict) and part.get("type") == "Sequence":
         inner = part.get("pretokenizers") or part.get("normalizers") or part.get("processors") or ()
-        _refuse(f"the {name} of several: {', '.join(str(each.get('type')) for each in inner)}", where)
+        _refuse(f"the {name} of several: {', '.join(str(part.get('type')) for part in inner)}", where)
     kind = part["type"]
     if kind not in KNOWN[name]:
         _refuse(f"the {name} {kind}", where)

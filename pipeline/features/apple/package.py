@@ -249,7 +249,7 @@ def _package(
     files |= _operator_files(operators, f"{module}{OPERATORS}") if operators else {}
     files |= {f"Sources/{module}/{file}": text for file, text in sources.items()}
     seen: dict[str, str] = {}
-    for path in dict.fromkeys(path for shipped in ships for path in shipped.files):
+    for path in _resources(content, ships):
         other = seen.setdefault(resource(path).lower(), path)
         if other != path:
             raise ConfigError(
@@ -259,10 +259,6 @@ def _package(
                 remedy="rename one of the models in the config, and make the bundle again",
             )
         files[f"Sources/{module}/{MODELS}/{resource(path)}"] = manifest.verified(bundle, path)
-    for model in dict.fromkeys(shipped.model for shipped in ships):
-        if text := content.signature(model).text:
-            path = text.file
-            files[f"Sources/{module}/{MODELS}/{resource(path)}"] = manifest.verified(bundle, path)
     files |= dict(_samples(tests, module, archive.parent))
     return SwiftPackage(
         name=module,
@@ -272,6 +268,12 @@ def _package(
         self_tests=tuple(tests.values()),
         requirement=versions.version if runtime else versions.swift,
     )
+
+
+def _resources(content: bundle_manifest.Content, ships: Sequence[bundle_manifest.Shipped]) -> dict[str, None]:
+    """The files of the bundle that the classes of some models read, each once."""
+    texts = [text.file for shipped in ships if (text := content.signature(shipped.model).text)]
+    return dict.fromkeys((*(path for shipped in ships for path in shipped.files), *texts))
 
 
 def _operator_files(operators: xcframework.XcFramework, name: str) -> dict[str, str | Path]:

@@ -276,7 +276,7 @@ def _text(signature: bundle_manifest.ModelSignature, digests: Mapping[str, str])
         "sha256": digests[text.file],
         "most": min(text.most, length or text.most),
         "length": length,
-        "keys": [key for key, name in text.inputs.items() if name],
+        "parts": [key for key, name in text.inputs.items() if name],
         "arguments": arguments,
     }
 

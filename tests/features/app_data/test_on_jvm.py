@@ -12,9 +12,9 @@ from pipeline.config import ModelConfig
 from pipeline.config.app_data import Filter, Gives, ImageBytes, Takes
 from pipeline.features.app_data import attach
 from pipeline.model.onnx_model import LeanModel
+from pipeline.model.signature import TextTokens
 from pipeline.passes.base import PassContext
 from pipeline.passes.saving import write_model
-from pipeline.release.text_tokens import TextTokens
 from tests.android_host.bundles import bundle_of
 from tests.features.android.jvm import fetched, released, run
 from tests.features.app_data import vocabularies

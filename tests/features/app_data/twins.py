@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.core.files import sha256_of
 from pipeline.features.android.package import SIGNATURES
-from pipeline.features.android.texts import TOKENIZERS
+from pipeline.features.android.text_inputs import TOKENIZERS
 from pipeline.features.app_data.tokenizer import Tokenizer
 from pipeline.release import source_code
 from tests.features.android.samples import JAVAC, needs_java

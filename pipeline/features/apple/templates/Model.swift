@@ -181,10 +181,10 @@ public final class {{ model.class_name | identifier }}: @unchecked Sendable {
 
         let filled = length - tokens.count
         let ids = tokens + [Int](repeating: tokenizer.pad, count: filled)
-{% if "mask" in model.text.keys %}
+{% if "mask" in model.text.parts %}
         let mask = [Int](repeating: 1, count: tokens.count) + [Int](repeating: 0, count: filled)
 {% endif %}
-{% if "types" in model.text.keys %}
+{% if "types" in model.text.parts %}
         let types = [Int](repeating: 0, count: length)
 {% endif %}
         return try run({{ model.text.arguments | joined }})
