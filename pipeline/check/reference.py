@@ -36,6 +36,7 @@ from pipeline.check.compare import (
     usual_tolerance,
 )
 from pipeline.check.result import LabelledSet, Reference, StreamReference
+from pipeline.config import tables as config_tables
 from pipeline.core import files as storage
 from pipeline.core import ort_session, workers
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
@@ -74,12 +75,13 @@ def make_stream(
     stream: run_spec.Stream,
     folder: Path,
     given: Iterator[datasets.Sample] | None = None,
+    declared: Mapping[str, config_tables.InputValue] = {},
 ) -> StreamReference:
     """What the original computes in the stream, from a session of it and the inputs of the first step.
 
-    Inputs that are no states are those of the samples `given`, one a step; without these, float inputs are random in
-    each step, of the same numbers each time, and others stay as they are. Raises ConfigError where the states or
-    samples do not fit, what onnxruntime raises where the model fails.
+    Inputs that are no states are those of the samples `given`, one a step; without these, they are random as `_range`
+    says, of the same numbers each time, and others stay as they are. Raises ConfigError where the states or samples do
+    not fit, what onnxruntime raises where the model fails.
     """
     import numpy as np
 
@@ -87,7 +89,9 @@ def make_stream(
     moving = {
         name: array
         for name, array in feeds.items()
-        if array.dtype.kind in ("fiu" if given else "f") and array.size and name not in stream.states.values()
+        if (array.dtype.kind in "fiu" if given else _range(array, declared.get(name)))
+        and array.size
+        and name not in stream.states.values()
     }
     if (step_bytes := sum(array.nbytes for array in moving.values())) * stream.steps > SEQUENCES_BYTES:
         raise ConfigError(
@@ -103,9 +107,12 @@ def make_stream(
     with ExitStack() as stack:  # step by step: the whole may be larger than memory
         opened = [stack.enter_context(Path(tensor.file).open("wb")) for tensor in sequences]
         if given is None:
-            for file, array in zip(opened, moving.values(), strict=True):
+            for file, (name, array) in zip(opened, moving.items(), strict=True):
+                low, high = _range(array, declared.get(name)) or (0, 0)
                 for _ in range(stream.steps):
-                    file.write(random.uniform(-1, 1, array.shape).astype(array.dtype.newbyteorder("<")).tobytes())
+                    shape, counts = array.shape, array.dtype.kind != "f"
+                    drawn = random.integers(int(low), int(high), shape) if counts else random.uniform(low, high, shape)
+                    file.write(drawn.astype(array.dtype.newbyteorder("<")).tobytes())
         for step, sample in enumerate(itertools.islice(given or (), stream.steps)):
             for file, (name, first) in zip(opened, moving.items(), strict=True):
                 array = sample.inputs[name] if step else first  # a stream begins with `feeds`
@@ -121,6 +128,24 @@ def make_stream(
     outputs, tracked = run_steps(session, feeds, whole)
     files = (data_files.write_tensor(folder / f"streamed_{n}.bin", *output) for n, output in enumerate(outputs.items()))
     return StreamReference(stream=msgspec.structs.replace(whole, tracked=tracked), outputs=tuple(files))
+
+
+def _range(array: Array, declared: config_tables.InputValue | None) -> tuple[float, float] | None:
+    """From what to below what the elements of an input are random in each step; None where they stay as they are.
+
+    So does what is declared as a value, and what has 32 or 64 bits: indices, lengths and rates, whose range nobody
+    knows. ONNX takes nothing smaller for indices: 8 and 16 bits are those of samples and pixels, of their whole range.
+    """
+    import numpy as np
+
+    if isinstance(declared, config_tables.Range):
+        return declared.low, declared.high
+    if declared is not None or array.dtype.kind not in "fiu":
+        return None
+    if array.dtype.kind == "f":
+        return -1, 1
+    limits = np.iinfo(array.dtype.name)
+    return (int(limits.min), int(limits.max) + 1) if array.dtype.itemsize <= 2 else None
 
 
 def run_steps(
@@ -190,7 +215,9 @@ def _stream_of(
     stream, declared = wanted
     given = repeated(*data) if data[0].test_data else None
     try:
-        return msgspec.structs.replace(make_stream(session, sample.inputs, stream, folder, given), declared=declared)
+        return msgspec.structs.replace(
+            make_stream(session, sample.inputs, stream, folder, given, data[0].inputs), declared=declared
+        )
     except ort_session.ort_errors() as error:
         if not declared:
             return None

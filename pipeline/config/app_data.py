@@ -23,6 +23,17 @@ class ImageBytes(StrEnum):
         return len(self.value)
 
 
+class SampleKind(StrEnum):
+    """What a sample of sound is for an app."""
+
+    INT16 = "int16"
+    FLOAT = "float"
+
+
+SAMPLES, KEPT, NEXT_KEPT = "samples", "samples_kept", "samples_next"
+"""Of sound: the input with what is new, the one with what was kept of the step before, and the output that is kept."""
+
+
 class Filter(StrEnum):
     """How an image is resized, by the library that the model was trained with."""
 
@@ -53,7 +64,7 @@ PerChannel = Annotated[tuple[float, ...], Meta(min_length=3, max_length=3)]
 
 
 class Takes(config_tables.Table, frozen=True, kw_only=True):
-    """What an app has in place of a model's tensors: an image or a text, never two.
+    """What an app has in place of a model's tensors: an image, samples or a text, never two.
 
     Of an image, the graph that makes a tensor goes into the model's file, in this order: resize, crop, channels, then
     (value / divide - mean) * scale with values from 0 to 255, then layout. Of a text the app's class makes ids.
@@ -61,6 +72,14 @@ class Takes(config_tables.Table, frozen=True, kw_only=True):
 
     image: ImageBytes | None = None
     """The bytes of an image, of any height and width: rgba (as of Android's Bitmap and iOS's CGImage) or rgb."""
+    samples: SampleKind | None = None
+    """Samples of sound, mono: int16 or float, in steps of `hop`; the window that the model takes is a state."""
+    rate: Count | None = None
+    """Of samples: how many a second, which the app must record with."""
+    window: Count | None = None
+    """Of samples: how many the model takes in each step; by default the length of its input."""
+    hop: Count | None = None
+    """Of samples: how many are new in each step, at most `window`; the others are kept of the step before."""
     text: str | None = None
     """The tokenizer.json that the model was trained with: WordPiece with BERT's normalizer, or byte-level BPE."""
     ids: run_spec.Text | None = None
@@ -72,7 +91,7 @@ class Takes(config_tables.Table, frozen=True, kw_only=True):
     most: Count | None = None
     """Of a text: the most tokens, those around it too; what is longer loses its end. By default the tokenizer's own."""
     input: run_spec.Text | None = None
-    """Of an image: the input that gets it; by default the model's only one."""
+    """Of an image or samples: the input that gets it; by default the model's only one."""
     resize: tuple[Count, Count] | Annotated[str, Meta(pattern=f"^{SHORT_SIDE}$")] | None = None
     """Height and width; or the length of the short side, as in "short 256", which `crop` must follow. By default those
     of the model's input, or of `crop`."""
@@ -90,7 +109,7 @@ class Takes(config_tables.Table, frozen=True, kw_only=True):
     layout: config_tables.ImageLayout = config_tables.ImageLayout.NCHW
     """NCHW or NHWC."""
     divide: Annotated[float, Meta(gt=0)] | None = None
-    """Divided by first: 255 gives 0 to 1."""
+    """Divided by first: 255 gives 0 to 1 of an image, 32768 gives -1 to 1 of int16 samples."""
     mean: float | PerChannel | None = None
     """Subtracted then: one number, or one for each channel."""
     scale: float | PerChannel | None = None
@@ -125,11 +144,18 @@ class Takes(config_tables.Table, frozen=True, kw_only=True):
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "image": ("input", "resize", "fit", "fill", "crop", "filter", "channels", "layout", "divide", "mean", "scale"),
+    "samples": ("input", "rate", "divide", "window", "hop"),
     "text": ("ids", "mask", "types", "most"),
 }
 """By what an app has, the keys of `takes` that say more of it."""
-NEEDED = {"image": "filter", "text": "ids"}
-"""Of these the one that has no default."""
+NEEDED = {"image": ("filter",), "samples": ("rate", "hop"), "text": ("ids",)}
+"""Of these those that have no default."""
+
+
+def state_of(takes: Takes | None) -> dict[str, str]:
+    """The state that samples of an app add to a model: an output and the input that it becomes."""
+    keeps = takes and takes.samples and (takes.window is None or takes.window > (takes.hop or 0))
+    return {NEXT_KEPT: KEPT} if keeps else {}
 
 
 class Gives(config_tables.Table, frozen=True, kw_only=True):

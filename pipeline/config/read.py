@@ -152,6 +152,7 @@ def resolved(config: Config, folder: Path) -> Config:
             test_data=place(m.test_data),
             labels=place(m.labels),
             takes=m.takes and msgspec.structs.replace(m.takes, text=place(m.takes.text)),
+            state={**m.state, **app_data.state_of(m.takes)},
             gives=m.gives and msgspec.structs.replace(m.gives, classes=str(folder / m.gives.classes)),
             calibration=part(m.calibration),
             evaluation=part(m.evaluation),
@@ -492,9 +493,12 @@ def _of_takes(key_path: KeyPath, takes: app_data.Takes) -> Iterator[KeyProblem]:
         if key not in (*kinds, *app_data.KEYS[kinds[0]]):
             what, why = f"`{key}` says nothing of a {kinds[0]}", f"its keys are {', '.join(app_data.KEYS[kinds[0]])}"
             yield _problem((*key_path, key), what, why, "remove it")
-    if getattr(takes, needed := app_data.NEEDED[kinds[0]]) is None:
-        what, why = f"`takes` lacks `{needed}`", f"a {kinds[0]} cannot be made into tensors without"
+    for needed in (key for key in app_data.NEEDED[kinds[0]] if getattr(takes, key) is None):
+        what, why = f"`takes` lacks `{needed}`", f"{kinds[0]} cannot be made into tensors without"
         yield _problem(key_path, what, why, f"give `{needed}`")
+    if takes.window and takes.hop and takes.window < takes.hop:
+        what, why = "a window smaller than its hop", f"of {takes.hop} new samples the model would see {takes.window}"
+        yield _problem((*key_path, "window"), what, why, "give a window as large as the hop, or larger")
 
 
 def _of_sizes(key_path: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:

@@ -53,7 +53,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[str, str] = {}
     """Inputs of a stream that the model's own outputs give, by output: the samples are its steps."""
     takes: app_data.Takes | None = None
-    """Where the app has texts: how those of test data become inputs."""
+    """Where the app has texts or sound: how those of test data become inputs."""
     least: int = 0
     """With fewer samples they are not divided: every part is all of them."""
 
@@ -114,7 +114,7 @@ def dataset_of(table: configs.ModelConfig) -> Dataset:
         preprocess=as_the_app_has(table) or table.preprocess,
         sizes=sizes,
         padding=table.padding,
-        takes=_takes_text(table),
+        takes=_takes_files(table),
     )
 
 
@@ -134,8 +134,8 @@ def _image_sizes(table: configs.ModelConfig) -> dict[str, int]:
     )
 
 
-def _takes_text(table: configs.ModelConfig) -> app_data.Takes | None:
-    return table.takes if table.takes and table.takes.text else None
+def _takes_files(table: configs.ModelConfig) -> app_data.Takes | None:
+    return table.takes if table.takes and not table.takes.image else None
 
 
 def part_of(table: configs.ModelConfig, part: Part) -> Dataset:
@@ -162,7 +162,7 @@ def part_of(table: configs.ModelConfig, part: Part) -> Dataset:
         part=part if shared and sources[0] else Part.ALL,
         limit=config.samples or 0,
         states=table.state if part is Part.CALIBRATION else {},
-        takes=_takes_text(table),
+        takes=_takes_files(table),
     )
 
 

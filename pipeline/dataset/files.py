@@ -229,12 +229,12 @@ TENSOR_BYTES = 2 << 30
 
 
 def _given(data: Dataset, takes: Takes) -> Iterator[Sample]:
-    """The same as `_found`, of texts where the app has such."""
-    from pipeline.dataset import texts
+    """The same as `_found`, of what the app has where it is no tensor."""
+    from pipeline.dataset import app_files
 
-    if data.takes and (files := texts.text_files(Path(data.test_data))):
+    if data.takes and (files := app_files.files_in(Path(data.test_data), data.takes)):
         for file in _sorted(files):
-            yield from texts.text_samples(data.takes, file, takes)
+            yield from app_files.samples(data.takes, file, takes)
     else:
         yield from _found(data, takes)
 

@@ -19,7 +19,7 @@ OFFERS: dict[str, tuple[str, ...]] = {
     "models.attachments": ("app_data.attach:attachment",),
     "models.tokens": ("app_data.texts:tokens",),
     "models.text_tokens": ("app_data.texts:tokens_in_manifest",),
-    "dataset.texts": ("app_data.texts:text_samples",),
+    "dataset.app_data": ("app_data.app_samples:samples",),
     "passes.more": ("app_data.attach:passes",),
     "campaign.searches": ("tune.answers:tune_report",),
     "report.listings": ("tune.report:listings",),

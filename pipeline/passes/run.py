@@ -319,8 +319,11 @@ def transform(
     guards.check_structure(loaded.proto, source.name)
     takes = signature.own_inputs(loaded.proto)
     states = data.states or stream_states.states_of(loaded.proto, takes)
-    gives = [value.name for value in loaded.proto.graph.output]
-    signature.check_states(states, [info.name for info in takes], gives, source.name)
+    gives, names = [value.name for value in loaded.proto.graph.output], [info.name for info in takes]
+    effects = [find_pass(step.do).effect for step in steps]
+    if Effect.INTERFACE in effects:  # a step may make inputs and outputs of a state
+        states = {output: name for output, name in states.items() if output in gives and name in names}
+    signature.check_states(states, names, gives, source.name)
 
     def feeds() -> Iterator[Feeds]:
         for inputs in _along_stream(loaded, (sample.inputs for sample in datasets.samples(data, takes)), states):
@@ -337,7 +340,6 @@ def transform(
     if (shared := _shared(steps)) and (there := Path(folder).parent / shared).exists():
         target.with_name(shared).symlink_to(there.resolve())  # saving puts a file in its place
     saved = save_model(result.model, target, shared)
-    effects = [find_pass(step.do).effect for step in steps]
     verification = None
     if check:
         workers.still_at_work()

@@ -171,6 +171,8 @@ class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
     """Optional inputs of the original model that are constants in the file: apps cannot set them."""
     image: app_data.ImageBytes | None = None
     """The bytes of an image, of any size, that its only input takes; None for one that takes tensors."""
+    rate: int = 0
+    """Samples of sound a second that `samples` takes in steps; 0 for others."""
     classes: bool = False
     """Whether its outputs are the labels of the best classes, and their values."""
     text: signature.TextTokens | None = None

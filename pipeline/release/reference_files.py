@@ -48,6 +48,7 @@ def signature_of(
         optional_inputs=tuple(_tensor(name, graph) for name in graph.inputs if name in graph.initializers),
         constant_inputs=constant_inputs,
         image=table.takes.image if table.takes and len(graph.inputs) == 1 else None,
+        rate=(table.takes.rate or 0) if table.takes else 0,
         classes=table.gives is not None,
         state=table.state,
         text=text,

@@ -24,7 +24,7 @@ from pipeline.core import files as storage
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, Finding, MissingError, PipelineError
 from pipeline.core.releases import Release
-from pipeline.features.android import protection, text_inputs
+from pipeline.features.android import protection, sound, text_inputs
 from pipeline.features.packages import objections as package_objections
 from pipeline.model.signature import TensorInfo
 from pipeline.release import app_code, chip_contexts, code_names, guards, selection, source_code, tensor_texts
@@ -45,7 +45,7 @@ FROM_BYTES = Release(1, 20)
 
 TAKEN = frozenset({
     "ModelFile", "DeviceClass", "NpuContext", "Pixels", "Label", "Bitmap", "Result",
-    "Tokenizer", "WordPiece", "BytePairs", "Ids", "ByteArrayOutputStream", "Charset", "HashMap", "NullPointerException",
+    "Stream", "Tokenizer", "WordPiece", "BytePairs", "Ids", "ByteArrayOutputStream", "Charset", "HashMap", "NullPointerException",
     "Context", "AssetFileDescriptor", "AssetManager", "Build",
     "Os", "NonNull", "Nullable", "NNAPIFlags", "File", "FileInputStream", "FileNotFoundException", "FileOutputStream",
     "BigInteger", "BufferedReader", "IOException", "MessageDigest", "NoSuchAlgorithmException", "InputStream",
@@ -204,6 +204,7 @@ def _imports(model: TemplateModel, *, from_bytes: bool) -> list[str]:
         (("java.util.EnumSet",), "EnumSet" in calls),
         (GUARD_IMPORTS, model["guarded"]),
         (("android.graphics.Bitmap",), model["image"]),
+        (("java.util.Arrays",), model["stream"]),
     )
     return sorted(name for names, is_needed in groups if is_needed for name in names)
 
@@ -277,7 +278,7 @@ def _model(
         )
     places = {name: index for index, (name, _) in enumerate(ways)}
     contexts = selection.contexts_of(content, target, model, partial(asset_path, assets))
-    inputs = list(_inputs(signature))
+    inputs, outputs = list(_inputs(signature)), list(_outputs(signature))
     parameters = [parameter for tensor in inputs for parameter in tensor["parameters"]]
     gpu = any(runner_providers.provider_named(options.provider).gpu for _, options in ways)
     weights = {shipped.weights: digests[shipped.weights] for shipped in ships if shipped.weights}
@@ -312,7 +313,7 @@ def _model(
         ],
         "contexts": contexts,
         "inputs": inputs,
-        "outputs": list(_outputs(signature)),
+        "outputs": outputs,
         "parameters": parameters,
         "arguments": [source_code.identifier(parameter.rpartition(" ")[2]) for parameter in parameters],
         "requests": [protection.trial_request(options) for _, options in ways],
@@ -322,6 +323,7 @@ def _model(
         ),
         "image": signature.image if signature.takes_image else None,
         "classify": signature.takes_image and signature.gives_classes,
+        "stream": sound.of_sound(signature, outputs),
         "text": text_inputs.of_text(signature, digests, assets, _java_type),
         "embeds": signature.embeds_text,
         "typed": all(_java_type(tensor) for tensor in signature.inputs),

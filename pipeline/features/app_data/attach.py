@@ -14,7 +14,7 @@ from pipeline import config as configs
 from pipeline.config import app_data
 from pipeline.config import tables as config_tables
 from pipeline.core.errors import ConfigError
-from pipeline.features.app_data import classes, image, texts, tokenizer
+from pipeline.features.app_data import classes, image, texts, tokenizer, windows
 from pipeline.features.app_data.graph_end import GraphEnd
 from pipeline.job import attachment as job_attachment
 from pipeline.model import edit as onnx_edit
@@ -48,6 +48,10 @@ def attach(model: passes_base.Model, options: AttachOptions, context: passes_bas
     proto = onnx_edit.copied(model.proto)
     if options.takes and options.takes.text:
         texts.check_inputs(options.takes, signature.own_inputs(proto), context.where)
+    elif options.takes and options.takes.samples:
+        tensor = _chosen(signature.own_inputs(proto), options.takes.input, "takes.input", context.where)
+        taken = _names(proto.graph)
+        _refuse_names(windows.put_before(proto, tensor, options.takes, context.where), taken, context.where)
     elif options.takes:
         _put_before(proto, options.takes, context.where)
     if options.gives:
@@ -85,6 +89,7 @@ def attachment(table: configs.ModelConfig) -> job_attachment.Attachment | None:
         options["tokens"] = hashlib.sha256(made).hexdigest()
     parts = [
         *([image.tensor_of(table.takes, (1, 1))] if table.takes and table.takes.image else []),
+        *([windows.window_of(table.takes, windows.LARGE)] if table.takes and table.takes.samples else []),
         *([classes.best_of(table.gives, "values", labels)] if table.gives else []),
     ]
     nodes = tuple(node.name for part in parts for node in part.nodes)

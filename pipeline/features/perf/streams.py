@@ -135,7 +135,7 @@ def _original(
     try:
         given = check_reference.repeated(data, data_guess.inputs_of_file(Path(model))) if data.test_data else None
         reference = check_reference.make_stream(
-            model_session.open_session(Path(model)), feeds, stream, Path(folder), given
+            model_session.open_session(Path(model)), feeds, stream, Path(folder), given, data.inputs
         )
     except ort_session.ort_errors() as error:
         raise ModelError(

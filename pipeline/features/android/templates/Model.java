@@ -503,6 +503,71 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
     }
 
 {% endif %}
+{% if model.stream %}
+    /** A stream of sound, mono with {{ model.stream.rate | number }} samples a second; each has its own. */
+    @NonNull
+    public Stream stream() {
+        return new Stream();
+    }
+
+    /** A recording that comes in pieces of any size. One thread at a time may use it. */
+    public final class Stream {
+        private final {{ model.stream.element | identifier }}[] step = new {{ model.stream.element | identifier }}[{{ model.stream.hop | number }}];
+        private int filled;
+{% for state in model.stream.states %}
+        private FloatBuffer {{ state.field | identifier }};
+{% endfor %}
+
+        Stream() {
+            reset();
+        }
+
+        /** Begins anew, as at the start of a recording. */
+        public void reset() {
+            filled = 0;
+{% for state in model.stream.states %}
+            {{ state.field | identifier }} = filledWith({{ state.size | number }}, {{ state.first | number }}f);
+{% endfor %}
+        }
+
+        /** What the model gives for each {{ model.stream.hop | number }} samples that are complete now, one after the other; empty for none. */
+        @NonNull
+        public float[] push(@NonNull {{ model.stream.element | identifier }}[] samples) throws OrtException {
+            float[] given = new float[0];
+            for (int at = 0; at < samples.length; ) {
+                int count = Math.min(samples.length - at, step.length - filled);
+                System.arraycopy(samples, at, step, filled, count);
+                at += count;
+                filled += count;
+                if (filled == step.length) {
+                    filled = 0;
+                    given = after(given);
+                }
+            }
+            return given;
+        }
+
+        private float[] after(float[] before) throws OrtException {
+            try (Result result = run({{ model.stream.arguments | joined }})) {
+                FloatBuffer values = result.{{ model.stream.output | identifier }}();
+                int count = values.remaining();
+                float[] given = Arrays.copyOf(before, before.length + count);
+                values.get(given, before.length, count);
+{% for state in model.stream.states %}
+                {{ state.field | identifier }} = result.{{ state.output | identifier }}();
+{% endfor %}
+                return given;
+            }
+        }
+
+        private FloatBuffer filledWith(int size, float value) {
+            float[] values = new float[size];
+            Arrays.fill(values, value);
+            return FloatBuffer.wrap(values);
+        }
+    }
+
+{% endif %}
 {% if model.text %}
     /**
      * Runs the model once on a text, which becomes {{ model.text.most | number }} tokens at most: what is longer loses its end.
