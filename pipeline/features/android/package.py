@@ -45,7 +45,8 @@ FROM_BYTES = Release(1, 20)
 
 TAKEN = frozenset({
     "ModelFile", "DeviceClass", "NpuContext", "Pixels", "Label", "Bitmap", "Result",
-    "Stream", "Tokenizer", "WordPiece", "BytePairs", "Ids", "ByteArrayOutputStream", "Charset", "HashMap", "NullPointerException",
+    "Stream", "Tokenizer", "WordPiece", "BytePairs", "Ids", "ByteArrayOutputStream", "Charset", "HashMap",
+    "NullPointerException",
     "Context", "AssetFileDescriptor", "AssetManager", "Build",
     "Os", "NonNull", "Nullable", "NNAPIFlags", "File", "FileInputStream", "FileNotFoundException", "FileOutputStream",
     "BigInteger", "BufferedReader", "IOException", "MessageDigest", "NoSuchAlgorithmException", "InputStream",

@@ -19,8 +19,8 @@ CONSTANTS = {ElementType.INT64: "long", ElementType.INT32: "int", ElementType.FL
 def of_sound(signature: bundle_manifest.ModelSignature, outputs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """What Model.java needs of a model's stream; None for one without, or with an input that nothing is said of.
 
-    `element` of samples, `hop` of them in a step, `rate`; `states` with a `field`, its `size`, the `first` value and the
-    `output` that follows it; `arguments` of `run` with tensors; the `output` that the app gets of each step.
+    `element` of samples, `hop` of them in a step, `rate`; `states` with a `field`, its `size`, the `first` value and
+    the `output` that follows it; `arguments` of `run` with tensors; the `output` that the app gets of each step.
     """
     inputs = {given.name: given for given in signature.inputs}
     samples = inputs.get(app_data.SAMPLES)
@@ -30,7 +30,8 @@ def of_sound(signature: bundle_manifest.ModelSignature, outputs: Sequence[Mappin
     given = [output for output in signature.outputs if output.name not in signature.state]
     if [output.dtype for output in given[:1]] != [ElementType.FLOAT32]:
         return None
-    states, arguments = [], []
+    states: list[dict[str, Any]] = []
+    arguments: list[source_code.Code] = []
     for tensor in signature.inputs:
         source, value = signature.source_of(tensor.name), signature.values.get(tensor.name)
         if tensor is samples:

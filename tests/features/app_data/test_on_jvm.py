@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -9,7 +10,7 @@ import onnxruntime
 import pytest
 
 from pipeline.config import ModelConfig
-from pipeline.config.app_data import Filter, Gives, ImageBytes, Takes
+from pipeline.config.app_data import KEPT, Filter, Gives, ImageBytes, SampleKind, Takes, state_of
 from pipeline.features.app_data import attach
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.signature import TextTokens
@@ -20,6 +21,7 @@ from tests.features.android.jvm import fetched, released, run
 from tests.features.app_data import vocabularies
 from tests.features.app_data.samples import classifier, labels
 from tests.features.app_data.test_text_job import SENTENCES, words
+from tests.features.app_data.test_windows import streamed
 
 pytestmark = pytest.mark.network
 
@@ -193,3 +195,68 @@ def test_a_text_becomes_an_embedding(tmp_path: Path, length: str, kind: str) -> 
         }
         found = np.array(line.split(), np.int64).astype(np.int32).view(np.float32)
         np.testing.assert_allclose(found, session.run(None, given)[0][0], atol=1e-5)  # another release
+
+
+VOICES = """
+import com.example.demo.Model;
+import java.io.File;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.file.Files;
+import java.nio.file.Paths;
+import java.util.Arrays;
+
+public class Voices {
+    public static void main(String[] arguments) throws Exception {
+        ByteBuffer bytes = ByteBuffer.wrap(Files.readAllBytes(Paths.get(arguments[1]))).order(ByteOrder.LITTLE_ENDIAN);
+        short[] sound = new short[bytes.remaining() / 2];
+        bytes.asShortBuffer().get(sound);
+        try (Model model = Model.open(new File(arguments[0]))) {
+            Model.Stream stream = model.stream();
+            for (int size : new int[] {1, 5, 6, 7, 64, sound.length}) {
+                StringBuilder line = new StringBuilder();
+                for (int at = 0; at < sound.length; at += size) {
+                    for (float value : stream.push(Arrays.copyOfRange(sound, at, Math.min(sound.length, at + size)))) {
+                        line.append(Float.floatToIntBits(value)).append(' ');
+                    }
+                }
+                System.out.println(line);
+                stream.reset();
+            }
+        }
+        System.exit(0);
+    }
+}
+"""
+
+
+def test_pieces_of_any_size_give_the_bits_of_the_whole(tmp_path: Path) -> None:
+    library = fetched("jvm:1.28.0")
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    m (float[1, 10] x, float[batch, 2] h, int64 sr) => (float[1, 1] y, float[batch, 2] hn) {
+        mean = ReduceMean<axes = [1], keepdims = 1>(x)
+        hn = Add(h, mean)
+        rate = Cast<to = 1>(sr)
+        sum = ReduceSum<keepdims = 1>(hn)
+        y = Div(sum, rate)
+    }"""
+    takes = Takes(samples=SampleKind.INT16, rate=8000, divide=32768, hop=6, input="x")
+    model = LeanModel(proto=onnx.parser.parse_model(text), folder=tmp_path, weights={})
+    context = PassContext(folder=tmp_path, where="m.onnx")
+    write_model(attach.attach(model, attach.AttachOptions(takes=takes), context), tmp_path / "whole.onnx")
+    states = {"hn": "h", **state_of(takes)}
+    table = ModelConfig(path="m.onnx", takes=takes, state=states, inputs={"sr": 8000, "h": 0.5})
+    bundle = bundle_of(tmp_path / "made", tmp_path / "whole.onnx", reference=False, table=table)
+    aar = released(bundle)
+    sound: Any = np.random.default_rng(3).integers(-32768, 32768, 6 * 40 + 3, np.int16)
+    (tmp_path / "sound").write_bytes(sound.tobytes())
+    arguments = (str(bundle / "models/model.ort"), str(tmp_path / "sound"))
+    lines = run(VOICES, arguments, (library, aar.parent / "classes.jar"), tmp_path)
+    assert len(lines) == 6
+    assert len(set(lines)) == 1
+    found = np.array(lines[0].split(), np.int64).astype(np.int32).view(np.float32)
+    session = onnxruntime.InferenceSession(tmp_path / "whole.onnx")
+    first = {"h": np.full((1, 2), 0.5, np.float32), "sr": np.array(8000), KEPT: np.zeros((1, 4), np.float32)}
+    wanted = [value[0, 0] for value in streamed(session, sound, 6, states, first)]
+    assert len(wanted) == 40
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)  # another release
