@@ -25,6 +25,7 @@ import msgspec
 from device_runner import spec as run_spec
 from device_runner.spec import ElementType, TensorFile
 from pipeline import dataset as datasets
+from pipeline.check import random_steps
 from pipeline.check.categorical import categorical_of, sorted_by_score
 from pipeline.check.compare import (
     Array,
@@ -36,7 +37,6 @@ from pipeline.check.compare import (
     usual_tolerance,
 )
 from pipeline.check.result import LabelledSet, Reference, StreamReference
-from pipeline.config import tables as config_tables
 from pipeline.core import files as storage
 from pipeline.core import ort_session, workers
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
@@ -74,25 +74,19 @@ def make_stream(
     feeds: Mapping[str, Array],
     stream: run_spec.Stream,
     folder: Path,
-    given: Iterator[datasets.Sample] | None = None,
-    declared: Mapping[str, config_tables.InputValue] = {},
+    given: Iterator[datasets.Sample] | None,
+    declared: random_steps.Declared,
 ) -> StreamReference:
     """What the original computes in the stream, from a session of it and the inputs of the first step.
 
-    Inputs that are no states are those of the samples `given`, one a step; without these, they are random as `_range`
-    says, of the same numbers each time, and others stay as they are. Raises ConfigError where the states or samples do
-    not fit, what onnxruntime raises where the model fails.
+    Inputs that are no states are those of the samples `given`, one a step; without these, they are random or stay, as
+    `random_steps` says. Raises ConfigError where the states or samples do not fit, what onnxruntime raises where the
+    model fails.
     """
     import numpy as np
 
     random = np.random.default_rng(SEED)
-    moving = {
-        name: array
-        for name, array in feeds.items()
-        if (array.dtype.kind in "fiu" if given else _range(array, declared.get(name)))
-        and array.size
-        and name not in stream.states.values()
-    }
+    moving = random_steps.moving(feeds, stream.states, declared, given=given is not None)
     if (step_bytes := sum(array.nbytes for array in moving.values())) * stream.steps > SEQUENCES_BYTES:
         raise ConfigError(
             f"{stream.steps} steps are too many for inputs of {step_bytes} bytes a step",
@@ -108,11 +102,8 @@ def make_stream(
         opened = [stack.enter_context(Path(tensor.file).open("wb")) for tensor in sequences]
         if given is None:
             for file, (name, array) in zip(opened, moving.items(), strict=True):
-                low, high = _range(array, declared.get(name)) or (0, 0)
-                for _ in range(stream.steps):
-                    shape, counts = array.shape, array.dtype.kind != "f"
-                    drawn = random.integers(int(low), int(high), shape) if counts else random.uniform(low, high, shape)
-                    file.write(drawn.astype(array.dtype.newbyteorder("<")).tobytes())
+                steps = random_steps.values(random, array, declared.get(name), stream.steps)
+                file.writelines(values.tobytes() for values in steps)
         for step, sample in enumerate(itertools.islice(given or (), stream.steps)):
             for file, (name, first) in zip(opened, moving.items(), strict=True):
                 array = sample.inputs[name] if step else first  # a stream begins with `feeds`
@@ -128,24 +119,6 @@ def make_stream(
     outputs, tracked = run_steps(session, feeds, whole)
     files = (data_files.write_tensor(folder / f"streamed_{n}.bin", *output) for n, output in enumerate(outputs.items()))
     return StreamReference(stream=msgspec.structs.replace(whole, tracked=tracked), outputs=tuple(files))
-
-
-def _range(array: Array, declared: config_tables.InputValue | None) -> tuple[float, float] | None:
-    """From what to below what the elements of an input are random in each step; None where they stay as they are.
-
-    So does what is declared as a value, and what has 32 or 64 bits: indices, lengths and rates, whose range nobody
-    knows. ONNX takes nothing smaller for indices: 8 and 16 bits are those of samples and pixels, of their whole range.
-    """
-    import numpy as np
-
-    if isinstance(declared, config_tables.Range):
-        return declared.low, declared.high
-    if declared is not None or array.dtype.kind not in "fiu":
-        return None
-    if array.dtype.kind == "f":
-        return -1, 1
-    limits = np.iinfo(array.dtype.name)
-    return (int(limits.min), int(limits.max) + 1) if array.dtype.itemsize <= 2 else None
 
 
 def run_steps(
