@@ -17,7 +17,7 @@ Declared: TypeAlias = Mapping[str, config_tables.InputValue]
 def moving(
     feeds: Mapping[str, Array], states: Mapping[str, str], declared: Declared, *, given: bool
 ) -> dict[str, Array]:
-    """The inputs that are others in each step: with samples that are `given` all numbers, else those that are random."""
+    """The inputs that are others in each step: with samples `given` all numbers, else what is random."""
     return {
         name: array
         for name, array in feeds.items()
