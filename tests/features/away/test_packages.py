@@ -9,9 +9,12 @@ import tarfile
 import time
 import uuid
 import zipfile
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import helper
 
 from device_runner import files as runner_files
 from device_runner.result import FailureKind, Mark
@@ -20,7 +23,9 @@ from pipeline.campaign.store import Store
 from pipeline.config import MeasureMode
 from tests.children import ends_soon
 from tests.command import ort_mobile
+from tests.configs import MNIST
 from tests.features.away.conftest import CONFIG, TURNS, Job
+from tests.probe_models import FLOAT, save_model
 
 pytestmark = pytest.mark.long
 
@@ -104,6 +109,30 @@ def test_a_session_that_was_cut_is_completed_by_the_next(job: Job, turn: int) ->
         subprocess.run(["sh", str(job.folder / "rest/run.sh")], check=True, capture_output=True)
         (third,) = job.collected(job.folder / "rest/session", name=first.device)
         assert (third.new, third.left) == (1, 0)
+
+
+def test_collecting_looks_as_often_as_a_cable_and_ends_where_all_is_decided(tmp_path: Path) -> None:
+    """A package of rounds = "auto" has most_rounds; what is fifty times as fast with its constants folded needs few."""
+    nodes = [helper.make_node("MatMul", [f"c{n}" if n else "w", "w"], [f"c{n + 1}"]) for n in range(50)]
+    nodes.append(helper.make_node("MatMul", ["x", "c50"], ["y"]))
+    weight = np.eye(96, dtype=np.float32)[::-1].copy()
+    save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, [1, 96])}, {"y": (FLOAT, [1, 96])}, {"w": weight})
+    auto = CONFIG.replace(MNIST, '[[models]]\npath = "m.onnx"\n')
+    auto = auto[: auto.index("mode =")].replace("rounds = 3", 'rounds = "auto"\nmost_rounds = 20')
+    (tmp_path / "away.toml").write_text(auto)
+    made = ort_mobile("export", "away.toml", "--to", "pack", "--json", "-", cwd=tmp_path).document()
+    assert made["turns"] == 40
+    job = Job(tmp_path)
+    assert job.run() == 0
+    (collected,) = job.collected()
+    with job.store() as store:
+        rounds = Counter(run.planned for run in store.runs(job.plan.campaign))
+    assert len(set(rounds.values())) == 1
+    assert collected.new == rounds.total()
+    assert set(rounds.values()) < {5, 8, 12, 16}
+    assert (collected.failed, collected.left) == (0, 0)
+    (again,) = job.collected()
+    assert (again.new, again.left) == (0, 0)
 
 
 def test_two_phones_are_two_devices(job: Job) -> None:

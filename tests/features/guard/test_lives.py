@@ -209,18 +209,19 @@ def test_a_reset_forgets_all(phone: MakePhone) -> None:
     assert "passed nnapi" in ours.launch(wait=True, reset=True).events
 
 
-def test_the_fastest_of_two_races_that_agree_is_chosen(phone: MakePhone) -> None:
+def test_the_fastest_of_three_races_that_agree_is_chosen(phone: MakePhone) -> None:
     ours = phone(properties={"noise": 1000, "times": "nnapi:60000,webgpu:20000,cpu:120000"})
-    first, second, third = (ours.launch(wait=True) for _ in range(3))
+    first, second, third, fourth = (ours.launch(wait=True) for _ in range(4))
     assert first.events == ["passed nnapi", "passed webgpu", "raced webgpu", "chosen nnapi"]
-    assert provider(second) == "nnapi"  # the bundle's order, until another launch's race agrees
-    assert second.events == ["raced webgpu", "chosen webgpu"]
-    assert (provider(third), third.events) == ("webgpu", [])
+    assert provider(second) == provider(third) == "nnapi"  # the bundle's order, until two others agree
+    assert second.events == ["raced webgpu"]
+    assert third.events == ["raced webgpu", "chosen webgpu"]
+    assert (provider(fourth), fourth.events) == ("webgpu", [])
 
 
 def test_a_way_that_is_slower_in_use_than_in_its_races_races_again(phone: MakePhone) -> None:
     ours = phone(properties={"noise": 1000, "times": "nnapi:60000,webgpu:20000,cpu:120000"})
-    for _ in range(2):
+    for _ in range(3):
         ours.launch(wait=True)
     slow = "nnapi:25000,webgpu:60000,cpu:120000"
     assert [provider(ours.launch(times=slow, runs=66)) for _ in range(3)] == ["webgpu"] * 3
@@ -240,7 +241,7 @@ def test_slow_launches_count_in_a_row_alone(phone: MakePhone, app: App) -> None:
 
 def test_races_that_disagree_settle_nothing(phone: MakePhone) -> None:
     ours = phone(properties={"noise": 1000})
-    for fast in ("webgpu", "cpu", "webgpu", "cpu", "webgpu"):
+    for fast in ("webgpu", "webgpu", "cpu", "cpu", "webgpu", "webgpu"):
         times = ",".join(f"{name}:{20000 if name == fast else 60000}" for name in ("nnapi", "webgpu", "cpu"))
         assert f"raced {fast}" in ours.launch(wait=True, times=times).events
     last = ours.launch(wait=True)
@@ -256,13 +257,13 @@ def test_races_by_a_clock_of_their_own(app: App) -> None:
     ]  # fmt: skip
 
 
-def test_what_two_races_choose_costs_little_on_simulated_phones(app: App) -> None:
+def test_what_three_races_choose_costs_little_on_simulated_phones(app: App) -> None:
     """In percent over the fastest, on usual phones and on busy ones: what docs/guard.md says, by seeds and no clock."""
     said = run_java([*JVM, "-cp", str(app.classes), "com.example.demo.Regret", "1500"]).splitlines()
     found = [dict(zip(words[1::2], map(float, words[2::2]), strict=True)) for words in map(str.split, said)]
-    assert [phones["settled"] > 70 for phones in found] == [True, True]
+    assert [phones["settled"] > 65 for phones in found] == [True, True]
     assert max(phones["regret"] for phones in found) <= 1.0
-    assert max(phones["over5"] for phones in found) <= 6.0
+    assert max(phones["over5"] for phones in found) <= 5.0
     assert min(phones["without"] for phones in found) > 4
 
 

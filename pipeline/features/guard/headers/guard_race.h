@@ -1,4 +1,4 @@
-// Which of two sessions is faster, in a time that is short and therefore proves little: two races must agree.
+// Which of two sessions is faster, in a time that is short and therefore proves little: three races must agree.
 // Turns of three runs, since one run at a time would measure how units wake up; who is far behind is out early.
 #pragma once
 

@@ -125,7 +125,8 @@ class GuardRows {
         }
     }
 
-    // The key of what won the latest race; of what won two in a row, each in a launch of its own; and how many there were.
+    // The key of what won the latest race; of what won kAgreeingRaces in a row, each in a launch of its own; how many
+    // there were.
     std::string fastest, settled;
     std::int64_t races = 0;
 
@@ -136,7 +137,7 @@ class GuardRows {
     void StartAnew() {
         fastest.clear();
         settled.clear();
-        races = slow_ = 0;
+        races = slow_ = agreed_ = 0;
     }
 
     // Notes how long a run took in a launch and in the race; whether that was so often too long that races begin anew.
@@ -147,10 +148,11 @@ class GuardRows {
         return true;
     }
 
-    // Notes who won a race; a second one in a row, of another launch, settles it.
+    // Notes who won the race of a launch; enough of them in a row settle it.
     void Win(const std::string& key) {
         ++races;
-        settled = key == fastest ? key : "";
+        agreed_ = key == fastest ? std::min(agreed_ + 1, kAgreeingRaces) : 1;
+        settled = agreed_ == kAgreeingRaces ? key : "";
         fastest = key;
     }
 
@@ -179,7 +181,8 @@ class GuardRows {
     // Writes the rows; GuardError where they cannot be kept.
     void Save() {
         if (rows_.size() > kMostRows) rows_.erase(rows_.begin(), rows_.end() - kMostRows);
-        std::string lines = "race\t" + fastest + "\t" + settled + "\t" + std::to_string(races) + "\t" + std::to_string(slow_) + "\n";
+        std::string lines = "race\t" + fastest + "\t" + settled + "\t" + std::to_string(races) + "\t" + std::to_string(slow_) + "\t" +
+                            std::to_string(agreed_) + "\n";
         for (const GuardRow& row : rows_) lines += row.Line() + "\n";
         files_.Write(name_, std::string(kFormat) + "\t" + Hexadecimal(Crc32(lines)) + "\n" + lines);
     }
@@ -191,6 +194,9 @@ class GuardRows {
     // What is much longer, and after how many such launches the session options race again.
     static constexpr double kSlower = 1.5;
     static constexpr std::int64_t kMostSlow = 3;
+
+    // Races in a row that one must win: two name what is far from best too often.
+    static constexpr std::int64_t kAgreeingRaces = 3;
 
     // How long a suspicion lasts that nothing confirmed, in milliseconds.
     static constexpr std::int64_t kSuspicionMilliseconds = std::int64_t{30} * 24 * 3'600'000;
@@ -207,9 +213,10 @@ class GuardRows {
             const std::vector<std::string> fields = GuardFields(line);
             GuardRow row;
             std::int64_t count = 0;
-            const bool is_race = fields[0] == "race" && (fields.size() == 4 || fields.size() == 5);
+            const bool is_race = fields[0] == "race" && fields.size() == 6;
             if (is_race && GuardNumber(fields[3], count) && count >= 0) {
-                if (fields.size() == 5 && (!GuardNumber(fields[4], slow_) || slow_ < 0 || slow_ > 9)) return "damaged rows";
+                if (!GuardNumber(fields[4], slow_) || slow_ < 0 || slow_ > 9) return "damaged rows";
+                if (!GuardNumber(fields[5], agreed_) || agreed_ < 0 || agreed_ > 9) return "damaged rows";
                 fastest = fields[1];
                 settled = fields[2];
                 races = std::min<std::int64_t>(count, std::numeric_limits<std::int32_t>::max());
@@ -238,6 +245,7 @@ class GuardRows {
 
     // Launches in a row in which runs took much longer than in the race.
     std::int64_t slow_ = 0;
+    std::int64_t agreed_ = 0;
 };
 
 }  // namespace ort_mobile

@@ -130,7 +130,7 @@ class GuardState : public std::enable_shared_from_this<GuardState> {
 
   private:
     // Races after which the bundle's order stays, where no two in a row agreed.
-    static constexpr std::int64_t kMostRaces = 5;
+    static constexpr std::int64_t kMostRaces = 6;
 
     // How long a run may take before the end of its process by a user counts against what ran.
     static constexpr std::int64_t kHangMilliseconds = 10'000;
@@ -224,7 +224,7 @@ class GuardState : public std::enable_shared_from_this<GuardState> {
         if (!tried_->Clear() || !opened_->Clear()) GiveUp("a marker cannot be removed");
     }
 
-    // Counts a launch in which the winner of two races took much longer than in them; whether there is anything to keep.
+    // Counts a launch in which the winner of the races took much longer than in them; whether there is anything to keep.
     bool NoteTimes(const GuardRow* running) {
         const double typical = use_->TypicalMilliseconds();
         if (!running || typical <= 0 || running->milliseconds <= 0 || running->key != rows_->settled) return false;
@@ -473,7 +473,7 @@ class GuardState : public std::enable_shared_from_this<GuardState> {
         return way ? way->name : "";
     }
 
-    // What won two races, else the first in the bundle's order that the CPU runs or that passed; nullptr where the guard
+    // What won three races, else the first in the bundle's order that the CPU runs or that passed; nullptr where the guard
     // cannot be used.
     const GuardWay* Choice(const std::vector<GuardWay>& ways) {
         const GuardWay* first = nullptr;

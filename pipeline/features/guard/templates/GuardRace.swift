@@ -35,7 +35,7 @@ final class GuardRunner {
     var spread: Double { seconds[3 * (seconds.count - 1) / 4] / estimate - 1 }
 }
 
-/// Which of two sessions is faster, in a time that is short and therefore proves little: two races must agree.
+/// Which of two sessions is faster, in a time that is short and therefore proves little: three races must agree.
 ///
 /// Turns of three runs, since one run at a time would measure how units wake up; who is far behind is out early.
 enum GuardRace {

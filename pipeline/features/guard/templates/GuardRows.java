@@ -28,11 +28,17 @@ final class GuardRows {
     /** The key of the way that won the latest race; "" before the first. */
     String fastest = "";
 
-    /** The key of the way that won two races in a row, each in a launch of its own; "" before that. */
+    /** Races in a row, each in a launch of its own, that one way must win: two name one that is far from best too often. */
+    private static final int AGREEING_RACES = 3;
+
+    /** The key of the way that won so many; "" before that. */
     String settled = "";
 
     /** How many races there were. */
     int races;
+
+    /** How many of the latest races in a row the fastest won. */
+    private int agreed;
 
     /** Launches in a row in which runs took much longer than in the race. */
     private int slow;
@@ -60,6 +66,7 @@ final class GuardRows {
         fastest = "";
         settled = "";
         races = 0;
+        agreed = 0;
         slow = 0;
     }
 
@@ -73,10 +80,11 @@ final class GuardRows {
         return true;
     }
 
-    /** Notes who won a race; a second one in a row, of another launch, settles it. */
+    /** Notes who won the race of a launch; enough of them in a row settle it. */
     void win(@NonNull String key) {
         races++;
-        settled = key.equals(fastest) ? key : "";
+        agreed = key.equals(fastest) ? Math.min(agreed + 1, AGREEING_RACES) : 1;
+        settled = agreed == AGREEING_RACES ? key : "";
         fastest = key;
     }
 
@@ -100,7 +108,8 @@ final class GuardRows {
         while (rows.size() > MOST_ROWS) {
             rows.remove(rows.keySet().iterator().next());
         }
-        StringBuilder lines = new StringBuilder(RACE + "\t" + fastest + "\t" + settled + "\t" + races + "\t" + slow + "\n");
+        String race = RACE + "\t" + fastest + "\t" + settled + "\t" + races + "\t" + slow + "\t" + agreed + "\n";
+        StringBuilder lines = new StringBuilder(race);
         for (GuardRow row : rows.values()) {
             lines.append(row.line()).append('\n');
         }
@@ -120,12 +129,13 @@ final class GuardRows {
         for (String line : lines.split("\n")) {
             String[] fields = line.split("\t", -1);
             GuardRow row = GuardRow.of(line);
-            boolean isRace = RACE.equals(fields[0]) && fields.length == 5;
-            if (isRace && fields[3].matches("[0-9]{1,9}") && fields[4].matches("[0-9]")) {
+            boolean isRace = RACE.equals(fields[0]) && fields.length == 6;
+            if (isRace && fields[3].matches("[0-9]{1,9}") && fields[4].matches("[0-9]") && fields[5].matches("[0-9]")) {
                 fastest = fields[1];
                 settled = fields[2];
                 races = Integer.parseInt(fields[3]);
                 slow = Integer.parseInt(fields[4]);
+                agreed = Integer.parseInt(fields[5]);
             } else if (row != null) {
                 forgive(row, now);
                 rows.put(row.key, row);

@@ -74,12 +74,15 @@ struct GuardRow {
 
 /// The rows of a model by their keys, and which session options won the races. Whatever a file holds, reading it throws nothing.
 struct GuardRows {
-    /// The key of what won the latest race, and of what won two in a row, each in a launch of its own; "" before that.
+    /// The key of what won the latest race, and of what won enough in a row, each in a launch of its own; "" before that.
     private(set) var fastest = ""
     private(set) var settled = ""
 
     /// How many races there were.
     private(set) var races = 0
+
+    /// How many of the latest races in a row the fastest won.
+    private var agreed = 0
 
     /// Launches in a row in which runs took much longer than in the race.
     private var slow = 0
@@ -92,6 +95,9 @@ struct GuardRows {
 
     /// What is much longer, and after how many such launches the session options race again.
     private static let slower = 1.5, mostSlow = 3
+
+    /// Races in a row that one must win: two name what is far from best too often.
+    private static let agreeingRaces = 3
 
     /// How long a suspicion lasts that nothing confirmed, in milliseconds.
     private static let suspicionMilliseconds: Int64 = 30 * 24 * 3_600_000
@@ -112,7 +118,7 @@ struct GuardRows {
 
     /// Forgets the races: they were of other files, another system, or what won is out.
     mutating func startAnew() {
-        (fastest, settled, races, slow) = ("", "", 0, 0)
+        (fastest, settled, races, slow, agreed) = ("", "", 0, 0, 0)
     }
 
     /// Notes how long a run took in a launch and in the race; whether that was so often too long that races begin anew.
@@ -123,10 +129,11 @@ struct GuardRows {
         return true
     }
 
-    /// Notes who won a race; a second one in a row, of another launch, settles it.
+    /// Notes who won the race of a launch; enough of them in a row settle it.
     mutating func win(_ key: String) {
         races += 1
-        settled = key == fastest ? key : ""
+        agreed = key == fastest ? min(agreed + 1, GuardRows.agreeingRaces) : 1
+        settled = agreed == GuardRows.agreeingRaces ? key : ""
         fastest = key
     }
 
@@ -144,7 +151,8 @@ struct GuardRows {
     /// Writes the rows; throws where they cannot be kept.
     mutating func save() throws {
         rows = rows.suffix(GuardRows.mostRows)
-        let lines = "race\t\(fastest)\t\(settled)\t\(races)\t\(slow)\n" + rows.map { $0.line + "\n" }.joined()
+        let race = "race\t\(fastest)\t\(settled)\t\(races)\t\(slow)\t\(agreed)\n"
+        let lines = race + rows.map { $0.line + "\n" }.joined()
         try files.write(name, "\(GuardRows.format)\t\(GuardRows.digest(lines))\n\(lines)")
     }
 
@@ -159,10 +167,11 @@ struct GuardRows {
         }
         for line in lines.dropLast().components(separatedBy: "\n") {
             let fields = line.components(separatedBy: "\t")
-            let isRace = fields[0] == "race" && (fields.count == 4 || fields.count == 5)
-            if isRace, let count = Int32(fields[3]), count >= 0 {
-                guard let slow = Int(fields.count == 5 ? fields[4] : "0"), 0...9 ~= slow else { return "damaged rows" }
-                (fastest, settled, races, self.slow) = (fields[1], fields[2], Int(count), slow)
+            if fields[0] == "race", fields.count == 6, let count = Int32(fields[3]), count >= 0 {
+                guard let slow = Int(fields[4]), 0...9 ~= slow, let agreed = Int(fields[5]), 0...9 ~= agreed else {
+                    return "damaged rows"
+                }
+                (fastest, settled, races, self.slow, self.agreed) = (fields[1], fields[2], Int(count), slow, agreed)
             } else if let row = GuardRow(line) {
                 put(GuardRows.forgiven(row))
             } else {

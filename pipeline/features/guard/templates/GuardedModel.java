@@ -34,8 +34,8 @@ final class GuardedModel {
     /** Whether a process of this app died of a way before this one: then nothing is tried until the next launch. */
     private static volatile boolean died;
 
-    /** Races after which the bundle's order stays, where no two in a row agreed. */
-    private static final int MOST_RACES = 5;
+    /** Races after which the bundle's order stays, where too few in a row agreed. */
+    private static final int MOST_RACES = 6;
 
     /** What the bundle says that an app goes on with, in order, where no way runs a model. */
     private static final String ROLLBACK = {{ rollback | java_text }};
@@ -526,7 +526,7 @@ final class GuardedModel {
         }
     }
 
-    /** The way that won two races, else the first in the bundle's order that the CPU runs or that passed; null where the guard cannot be used. */
+    /** The way that won three races, else the first in the bundle's order that the CPU runs or that passed; null where the guard cannot be used. */
     @Nullable
     private synchronized GuardWay choice(List<GuardWay> ways) {
         GuardWay first = null;

@@ -17,7 +17,7 @@ struct GuardOpened {
 /// What the guard knows of a model in this process: settled once, from what earlier processes left.
 final class GuardedModel: @unchecked Sendable {
     /// Races after which the bundle's order stays, where no two in a row agreed.
-    private static let mostRaces = 5
+    private static let mostRaces = 6
 
     /// What the bundle says that an app goes on with, in order, where nothing runs a model.
     private static let rollback = {{ rollback | swift_text }}
@@ -143,7 +143,7 @@ final class GuardedModel: @unchecked Sendable {
         if !tried.clear() || !opened.clear() { giveUp("a marker cannot be removed") }
     }
 
-    /// Counts a launch in which the winner of two races took much longer than in them; whether there is anything to keep.
+    /// Counts a launch in which the winner of the races took much longer than in them; whether there is anything to keep.
     private func noteTimes(of use: GuardFlag) -> Bool {
         let typical = use.typicalMilliseconds
         guard let running = rows.get(use.key), typical > 0, running.milliseconds > 0, running.key == rows.settled else {
@@ -408,7 +408,7 @@ final class GuardedModel: @unchecked Sendable {
         guarded { choice(ways)?.name ?? "" }
     }
 
-    /// What won two races, else the first in the bundle's order that the CPU runs or that passed; nil where the guard cannot
+    /// What won three races, else the first in the bundle's order that the CPU runs or that passed; nil where the guard cannot
     /// be used.
     private func choice(_ ways: [GuardWay]) -> GuardWay? {
         guard unusable.isEmpty else { return nil }

@@ -12,7 +12,8 @@ import java.util.Random;
  * that of another phone of the class, a quarter off.
  */
 public final class Regret {
-    private static final int MOST_RACES = 5;
+    private static final int MOST_RACES = 6;
+    private static final int AGREEING_RACES = 3;
     private static final int MOST_LAUNCHES = 40;
 
     private final Random random;
@@ -127,15 +128,17 @@ public final class Regret {
         return best.way;
     }
 
-    /** What two races in a row chose; -1 where the bundle's order stays. */
+    /** What three races in a row chose; -1 where the bundle's order stays. */
     private int settled(List<Integer> order) throws Exception {
         int fastest = -1;
+        int agreed = 0;
         int races = 0;
         for (int launch = 0; launch < MOST_LAUNCHES && races < MOST_RACES; launch++) {
             int winner = race(order);
             if (winner >= 0) {
                 races++;
-                if (winner == fastest) {
+                agreed = winner == fastest ? agreed + 1 : 1;
+                if (agreed == AGREEING_RACES) {
                     return winner;
                 }
                 fastest = winner;
