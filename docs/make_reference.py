@@ -288,16 +288,26 @@ def pages() -> dict[Path, str]:
     }
 
 
+MADE_ELSEWHERE = {"nnapi-calls.md", "precisions.md"}
+"""Pages of reference/ that other programs here write."""
+
+
 def main() -> int:
     """Write the pages, or with --check say which are not current."""
-    stale = [path for path, text in pages().items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
-    for path in stale:
-        if "--check" in sys.argv:
+    made = pages()
+    stale = [path for path, text in made.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    left = [path for path in (*DOCS.glob("*.schema.json"), *(DOCS / "reference").glob("*.md")) if path not in made]
+    left = [path for path in left if path.name not in MADE_ELSEWHERE]
+    if "--check" in sys.argv:
+        for path in (*stale, *left):
             print(f"{path.relative_to(DOCS.parent)} is not current: run `nox -s reference`")
-        else:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(pages()[path], encoding="utf-8")
-    return 1 if stale and "--check" in sys.argv else 0
+        return 1 if stale or left else 0
+    for path in stale:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(made[path], encoding="utf-8")
+    for path in left:  # what a page was made of is gone
+        path.unlink()
+    return 0
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def stored_runs(folder: Path) -> int:
 
 def leaves() -> Iterator[tuple[str, click.Command]]:
     """Every command that does something, with its name: `op-config check`."""
-    root = click.Context(cli, info_name="ort-mobile")
+    root = click.Context(cli, info_name="ort-mobile", **cli.context_settings)
     for name in COMMANDS:
         command = cli.get_command(root, name)
         assert command is not None

@@ -37,7 +37,7 @@ def test_a_recipe_touches_at_most_three_files(title: str) -> None:
         assert (ROOT / path).is_file() is not bool(new), path
 
 
-@pytest.mark.parametrize("name", ["PASSES", "OPENERS", "NEWEST_KNOWN", "COLUMNS", "CHECKS", "TEXTS"])
+@pytest.mark.parametrize("name", ["OPENERS", "NEWEST_KNOWN", "COLUMNS", "CHECKS", "TEXTS"])
 def test_the_registries_that_are_named_are_where_the_recipes_say(name: str) -> None:
     """The recipe whose file has the registry is the one that names it or its rows."""
     files = [path for text in RECIPES.values() for path in re.findall(r"^- `([\w./]+)`: ", text, re.MULTILINE)]
@@ -176,10 +176,7 @@ def test_the_example_of_a_session_option_works(copy: Path) -> None:
 def with_pass(copy: Path) -> Path:
     """The copy with the pass of the example."""
     (module,) = blocks("Add a pass")
-    (copy / "pipeline/passes/drop_identity.py").write_text(module)
-    registry = copy / "pipeline/passes/registry.py"
-    edit(registry, "from pipeline.passes.base import", "from pipeline.passes import drop_identity\n")
-    edit(registry, "\n\nPASSES: dict", "\nSURGERY = (*SURGERY, drop_identity.PASS)")
+    (copy / "pipeline/passes/single/drop_identity.py").write_text(module)
     return copy
 
 

@@ -377,11 +377,7 @@ def make_contexts(
     jobs: dict[object, tuple[Variant, list[ModelInPrecision]]] = {}
     for form, variant in pairs:
         # Why a precision was not made, or is not for NPUs
-        reason = (
-            passes_precisions.PRECISIONS[variant.precision].unsuited.get(provider_rules.QNN)
-            if variant.precision
-            else None
-        )
+        reason = passes_precisions.unsuited(variant.precision, provider_rules.QNN)
         refusal = form.error or (ModelError(reason, remedy="use qnn or qnn16") if reason else None)
         failures[form.name, variant] = refusal
         if refusal is None:

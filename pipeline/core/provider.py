@@ -25,6 +25,10 @@ class Compiler:
     licence: str
 
 
+QUANTIZED = "[us]8[us]8(pc|op|qnn|nnapi|xnnpack)?|u16s8(pc|qnn)|mix.*"
+"""Precisions with quantized values that are known before the model runs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderRules:
     """An execution provider, in one model format, whose claims are known: by rules, or from its own compiler.
@@ -36,6 +40,8 @@ class ProviderRules:
     `aware`: variants can be aware of it. `by_api_level`, `by_coreml_version`: its claims depend on the phone's API
     level, or on the version of Core ML there. `compiler`: they depend on the chip, and the compiler of the chips
     gives them. `logs_claims`: libraries from before 1.24 log what it claims.
+    `unsuited`: by a regular expression of precisions' names, why these are not for it; also of forms that no precision
+    makes, as models come in. `candidates`: the precisions that `auto` tries for it, its recipe first.
     """
 
     name: str
@@ -50,6 +56,8 @@ class ProviderRules:
     by_coreml_version: bool = False
     compiler: Compiler | None = None
     logs_claims: bool = False
+    unsuited: Mapping[str, str] = field(default_factory=dict)
+    candidates: tuple[str, ...] = ()
 
     @property
     def by_chip(self) -> bool:

@@ -8,7 +8,7 @@ claim of each.
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
@@ -30,12 +30,11 @@ PER_CHANNEL_SINCE_API_LEVEL = 29
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """A form of weights and values that passes give a float model; `unsuited` has why not, by provider."""
+    """A form of weights and values that passes give a float model."""
 
     name: str
     title: str
     steps: tuple[config_tables.Step, ...]
-    unsuited: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def needs_data(self) -> bool:
@@ -70,147 +69,82 @@ def _static(
 _NNAPI_OPS = ["Conv", "Relu", "Clip", "Add", "Gemm"]
 _XNNPACK_OPS = ["Conv", "ConvTranspose", "Relu", "Clip", "MaxPool", "Resize"]
 
-_NO_QDQ_COREML = dict.fromkeys(COREML, "CoreML claims no quantized operator: use fp16 in an MLProgram")
-_GPU = {
-    provider_rules.WEBGPU: (
-        "WebGPU has no kernel for quantized values, which go to the CPU and back: use gpu (fp16), gpu8 or gpu4"
-    )
-}
-_NNAPI_U8 = "NNAPI supports u8 values only: use u8s8nnapi"
-_NNAPI_CHANNEL_U8 = "NNAPI supports a scale for each channel of i8 weights only: use u8s8nnapi or u8u8"
-_NNAPI_S8_GEMM = "a session on the phone fails where Gemm or MatMul has i8 weights: use u8s8nnapi"
-_XNNPACK_PAIRS = "XNNPACK supports s8 with s8 and u8 with u8 per tensor only: use s8s8xnnpack"
-_QNN_S16 = "the NPU has no depthwise Conv, pool and others of s16 values, and no session is made: use qnn16"
-_QNN_WIDE_WEIGHTS = "the NPU multiplies matrices by 8-bit weights only: use qnn16"
-_NPU = {
-    **dict.fromkeys(COREML, "CoreML claims no quantized operator: use fp16 in an MLProgram"),
-    provider_rules.NNAPI: "NNAPI wants float operators between quantized ones: use u8s8nnapi",
-    provider_rules.XNNPACK: "XNNPACK has no such pairs of types: use s8s8xnnpack",
-}
-_CPU_ONLY = "only the CPU has kernels of this form"
-_CPU_FORM = {
-    **dict.fromkeys(COREML, _CPU_ONLY),
-    provider_rules.NNAPI: _CPU_ONLY,
-    provider_rules.XNNPACK: _CPU_ONLY,
-    provider_rules.QNN: "the NPU takes some operators of this form only: use qnn",
-}
-"""GPUs have kernels for weights of few bits (MatMulNBits), not for quantized values."""
-_NO_HALF = {
-    provider_rules.NNAPI: "NNAPI claims no float16 value: keep the model float and set USE_FP16",
-    provider_rules.COREML_NN: "a NeuralNetwork has no float16 value: use the MLProgram format",
-}
-
 _ROWS = (
     Precision(
         name="fp16",
         title="weights and values in half precision; inputs and outputs stay float",
         steps=(config_tables.Step(do="fp16", options={"keep_io": True}),),
-        unsuited=_NO_HALF,
     ),
     Precision(
         name="fp16gpu",
         title="as fp16, with the parts float whose sums in 16 bits on a GPU would change the outputs",
         steps=(config_tables.Step(do="fp16-gpu", options={"keep_io": True}),),
-        unsuited=_NO_HALF,
     ),
     Precision(
         name="dyn8",
         title="int8 weights, values quantized as the model runs; needs no calibration data",
         steps=(config_tables.Step(do="dynamic-int8"),),
-        unsuited={**_CPU_FORM, **_GPU},
     ),
     Precision(
         name="u8u8",
         title="QDQ, u8 values and weights per tensor",
         steps=_static("u8", "u8"),
-        unsuited={**_NO_QDQ_COREML, **_GPU},
     ),
     Precision(
         name="u8s8",
         title="QDQ, u8 values and s8 weights per tensor",
         steps=_static("u8", "s8"),
-        unsuited={
-            **_NO_QDQ_COREML,
-            **_GPU,
-            provider_rules.NNAPI: _NNAPI_S8_GEMM,
-            provider_rules.XNNPACK: _XNNPACK_PAIRS,
-        },
     ),
     Precision(
         name="s8s8",
         title="QDQ, s8 values and weights per tensor",
         steps=_static("s8", "s8"),
-        unsuited={**_NO_QDQ_COREML, **_GPU, provider_rules.NNAPI: _NNAPI_U8},
     ),
     Precision(
         name="u8u8pc",
         title="QDQ, u8 values and weights, a scale for each output channel",
         steps=_static("u8", "u8", per_channel=True),
-        unsuited={
-            **_NO_QDQ_COREML,
-            **_GPU,
-            provider_rules.NNAPI: _NNAPI_CHANNEL_U8,
-            provider_rules.XNNPACK: _XNNPACK_PAIRS,
-        },
     ),
     Precision(
         name="u8s8pc",
         title="QDQ, u8 values and s8 weights, a scale for each output channel",
         steps=_static("u8", "s8", per_channel=True),
-        unsuited={
-            **_NO_QDQ_COREML,
-            **_GPU,
-            provider_rules.NNAPI: _NNAPI_S8_GEMM,
-            provider_rules.XNNPACK: _XNNPACK_PAIRS,
-        },
     ),
     Precision(
         name="s8s8pc",
         title="QDQ, s8 values and weights, a scale for each output channel",
         steps=_static("s8", "s8", per_channel=True),
-        unsuited={**_NO_QDQ_COREML, **_GPU, provider_rules.NNAPI: _NNAPI_U8},
     ),
     Precision(
         name="u16s8pc",
         title="QDQ, u16 values and s8 weights, a scale for each output channel: more exact, slower",
         steps=_static("u16", "s8", per_channel=True),
-        unsuited={**_NO_QDQ_COREML, **_GPU, provider_rules.NNAPI: _NNAPI_U8, provider_rules.XNNPACK: _XNNPACK_PAIRS},
     ),
     # One partition on every chip, those without floats too: no operator is left float (docs/npu.md).
     Precision(
         name="u8s8qnn",
         title="QDQ for Snapdragon NPUs: every operator in u8, s8 weights per channel, those of Gemm per tensor",
         steps=_static("u8", "s8", per_channel=True, dense_weights="s8", every_type=True),
-        unsuited=_NPU,
     ),
     Precision(
         name="u16s8qnn",
         title="the same with u16 values: more exact",
         steps=_static("u16", "s8", per_channel=True, dense_weights="s8", every_type=True),
-        unsuited=_NPU,
     ),
     Precision(
         name="u8u8op",
         title="QOperator (QLinearConv, QLinearMatMul), u8: for libraries from before QDQ",
         steps=(config_tables.Step(do="qoperator", options={"activations": "u8", "weights": "u8"}),),
-        unsuited={
-            **_NO_QDQ_COREML,
-            **_GPU,
-            provider_rules.XNNPACK: "XNNPACK claims QDQ only: use s8s8xnnpack",
-            provider_rules.QNN: "the NPU takes few operators of this form: use qnn",
-        },
     ),
     Precision(
         name="w8",
         title="8-bit weights of MatMul in blocks (MatMulNBits), float values",
         steps=(config_tables.Step(do="weight-only", options={"bits": 8}),),
-        unsuited=_CPU_FORM,
     ),
     Precision(
         name="w4",
         title="4-bit weights of MatMul in blocks (MatMulNBits), float values",
         steps=(config_tables.Step(do="weight-only", options={"bits": 4}),),
-        unsuited=_CPU_FORM,
     ),
     # quantization Q.1: Relu and Clip are listed, or a lone Clip cuts every layer; weights of Gemm and MatMul are u8
     # per tensor, because NNAPI's model builder refuses i8 ones; Sigmoid, Split, Slice, pools, Flatten, Gather and Sub
@@ -219,21 +153,18 @@ _ROWS = (
         name="u8s8nnapi",
         title="QDQ for NNAPI from API level 29 on: u8 values, s8 weights per channel, u8 weights of Gemm",
         steps=_static("u8", "s8", per_channel=True, op_types=_NNAPI_OPS, dense_weights="u8"),
-        unsuited={**_NO_QDQ_COREML, **_GPU, provider_rules.XNNPACK: _XNNPACK_PAIRS},
     ),
     # quantization Q.1: API levels 27 and 28 have no scale for each channel.
     Precision(
         name="u8u8nnapi",
         title="QDQ for NNAPI at API levels 27 and 28: u8 values and weights per tensor",
         steps=_static("u8", "u8", op_types=_NNAPI_OPS),
-        unsuited={**_NO_QDQ_COREML, **_GPU},
     ),
     # quantization Q.1: XNNPACK has Gemm and MatMul in float only; s8 with s8 is the only pair that it has per channel.
     Precision(
         name="s8s8xnnpack",
         title="QDQ for XNNPACK: s8 values, s8 weights per channel; Gemm and MatMul stay float",
         steps=_static("s8", "s8", per_channel=True, op_types=_XNNPACK_OPS),
-        unsuited={**_NO_QDQ_COREML, **_GPU, provider_rules.NNAPI: _NNAPI_U8},
     ),
 )
 
@@ -255,7 +186,6 @@ def _searched(name: str, begin: Precision, provider: str) -> Precision:
         name=name,
         title=f"as {begin.name}, with the operator types and layers that cost most accuracy left float",
         steps=(config_tables.Step(do="mixed-precision", options=options),),
-        unsuited=begin.unsuited,
     )
 
 
@@ -313,29 +243,19 @@ _RECIPE_ROWS = (
 RECIPES: Mapping[str, Recipe] = {row.name: row for row in _RECIPE_ROWS}
 """Recipes by their names; a config may use them as precisions."""
 
-_UNNAMED = (
-    (re.compile("s16.*"), provider_rules.QNN, _QNN_S16),
-    (re.compile("u16[us]16(pc)?"), provider_rules.QNN, _QNN_WIDE_WEIGHTS),
-)
-"""Forms that no precision makes, as models come in, with the provider that they are not for and the reason."""
-
 
 def unsuited(form: str, provider: str) -> str:
     """Why a form, by its types as in a precision's name, is not for a provider; "" where nothing speaks against it."""
-    if form in PRECISIONS:
-        return PRECISIONS[form].unsuited.get(provider, "")
-    return next((why for pattern, name, why in _UNNAMED if name == provider and pattern.fullmatch(form)), "")
+    rules = provider_rules.PROVIDER_RULES.get(provider)
+    reasons = rules.unsuited.items() if rules else ()
+    return next((why for pattern, why in reasons if re.fullmatch(pattern, form)), "")
 
 
 PLAIN_NAMES = (core_variant.OWN_PRECISION, "fp16", "int8", "int8-nnapi", AUTO)
 """What texts name first: enough for most."""
 
 CANDIDATES: Mapping[str, tuple[str, ...]] = {
-    provider_rules.NNAPI: ("u8s8nnapi", "u8u8nnapi", "u8u8op"),
-    provider_rules.COREML_NN: ("fp16",),
-    provider_rules.COREML_MLPROGRAM: ("fp16",),
-    provider_rules.XNNPACK: ("s8s8xnnpack", "u8u8"),
-    provider_rules.WEBGPU: ("fp16gpu",),
+    **{name: rules.candidates for name, rules in provider_rules.PROVIDER_RULES.items()},
     "cpu-arm64": ("s8s8pc", "dyn8"),
     "cpu-x86_64": ("u8s8pc", "dyn8"),
 }

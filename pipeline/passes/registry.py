@@ -1,6 +1,8 @@
 """The passes by name, the table of rewrites among them, and steps: which passes with which options, in which order."""
 
 import difflib
+import importlib
+import pkgutil
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,8 +18,8 @@ from pipeline.core import providers as provider_rules
 from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
 from pipeline.model import edit as onnx_edit
 from pipeline.model.sources import SourceModel
-from pipeline.passes import batch_size, mixed, optimize, quantize, static, surgery
 from pipeline.passes import half as passes_half
+from pipeline.passes import mixed, optimize, quantize, single, static, surgery
 from pipeline.passes.base import (
     Apply,
     Edit,
@@ -351,10 +353,17 @@ REWRITES = (
 )
 """Every rewrite, in the order in which advice tries them."""
 
+
+def _single() -> tuple[Pass, ...]:
+    """The passes of pipeline/passes/single, by the names of their files."""
+    names = sorted(module.name for module in pkgutil.iter_modules(single.__path__))
+    return tuple(importlib.import_module(f"{single.__name__}.{name}").PASS for name in names)
+
+
 SURGERY = (
     surgery.PRUNE_OUTPUTS,
     surgery.FIXED_DIMENSIONS,
-    batch_size.PASS,
+    *_single(),
     surgery.FLOAT_IO,
     surgery.CONSTANT_INITIALIZERS,
     surgery.EXTERNAL,

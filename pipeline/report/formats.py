@@ -15,7 +15,7 @@ from pipeline.report.decision import BannerState, banner
 from pipeline.report.explanations import precisions, words
 from pipeline.report.first_lines import first_lines
 from pipeline.report.inventory import inventory
-from pipeline.report.layout import COLUMNS, FROM_WIDTH, WORDS, Columns, choices, results
+from pipeline.report.layout import COLUMNS, FROM_WIDTH, WIDE, WORDS, Columns, choices, results
 from pipeline.report.model import CampaignReport
 from pipeline.report.modes import mode_listings
 from pipeline.report.profiles import changes, claims, copies, fallbacks, fusions, operators, summary, view_notes
@@ -49,7 +49,7 @@ def show_report(report: CampaignReport, console: Console | None = None) -> None:
 def render(report: CampaignReport, width: int) -> Iterator[Part]:
     """The parts of the report for a terminal of so many columns."""
     # One line per variant and run; columns that need a wider terminal are left out.
-    columns = {head: text for head, text in COLUMNS.items() if FROM_WIDTH.get(head, 0) <= width}
+    columns = {head: text for head, text in COLUMNS.items() if FROM_WIDTH.get(head, WIDE) <= width}
     if report.stopped:  # what may not ship is not said at the end alone
         yield from _banner(report)
     yield from first_lines(report)

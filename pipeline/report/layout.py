@@ -31,6 +31,7 @@ WORDS = ("Variant", "Run", "Status", "Verdict", "Outputs")
 """Columns of words; the others are numbers."""
 
 FROM_WIDTH = {
+    **dict.fromkeys(("Variant", "Run", "Median", "Ratio", "Verdict", "Outputs"), 0),
     "Interval": 100,
     "p90": 110,
     "Size": 120,
@@ -40,7 +41,8 @@ FROM_WIDTH = {
     "Memory": 160,
     "First run": 220,
 }
-"""How wide a terminal is at least that shows a column; the others are always shown."""
+"""How wide a terminal is at least that shows a column; the others are shown from `WIDE` on."""
+WIDE = 240
 
 
 def results(report: CampaignReport) -> dict[tuple[str, str], list[Row]]:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from pipeline.core.providers import PROVIDER_RULES
 from pipeline.model.flatbuffer import Reader, present
 from tests.command import Done, ort_mobile
 from tests.ort_models import parsed
@@ -124,7 +125,7 @@ def dynamic(tmp_path: Path) -> Path:
         (("--ep", "NNAPI,xnnpack"), ["nnapi", "xnnpack"]),
         (("--ep", "xnnpack", "--ep", "nnapi"), ["xnnpack", "nnapi"]),
         (("--ep", "CoreML"), ["coreml-nn", "coreml-mlprogram"]),
-        ((), ["nnapi", "coreml-nn", "coreml-mlprogram", "xnnpack", "webgpu"]),
+        ((), [name for name, rules in PROVIDER_RULES.items() if not rules.by_chip]),
     ],
 )
 def test_several_providers_have_one_entry_each(given: tuple[str, ...], asked: list[str], dynamic: Path) -> None:

@@ -10,7 +10,7 @@ from onnx import helper
 
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.passes.base import NotApplicable
-from pipeline.passes.batch_size import RULES
+from pipeline.passes.single.batch_size import RULES
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import model, value
 from tests.passes.real_models import assert_same, extract, run

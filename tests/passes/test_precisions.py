@@ -45,7 +45,6 @@ def test_names_stand_in_names_of_variants() -> None:
 
 
 def test_what_is_said_of_providers_is_said_of_providers_that_there_are() -> None:
-    assert {provider for one in PRECISIONS.values() for provider in one.unsuited} <= PROVIDERS
     assert {recipe.provider for recipe in RECIPES.values()} <= PROVIDERS
     assert CANDIDATES.keys() <= PROVIDERS | {"cpu-arm64", "cpu-x86_64"}
 
@@ -55,14 +54,21 @@ def test_no_recipe_or_candidate_is_unsuited_to_its_provider() -> None:
     chosen = [*names, *((RECIPES[name].provider, older) for name, older in OLDER.items() if name in RECIPES)]
     chosen += [(provider, name) for provider, names in CANDIDATES.items() for name in names if provider != "coreml-nn"]
     for provider, name in chosen:
-        assert not name or provider not in PRECISIONS[name].unsuited
+        assert not unsuited(name, provider)
 
 
 def test_a_reason_names_precisions_that_there_are() -> None:
-    for one in PRECISIONS.values():
-        for reason in one.unsuited.values():
+    for rules in PROVIDER_RULES.values():
+        for reason in rules.unsuited.values():
             for name in re.findall(r"\b[us]\d+[us]8\w*|\bfp16\b", reason):
                 assert name in PRECISIONS
+
+
+def test_forms_that_are_unsuited_are_precisions_or_come_in_so() -> None:
+    others = ["s16s8", "u16u16pc"]  # no precision makes these
+    for rules in PROVIDER_RULES.values():
+        for pattern in rules.unsuited:
+            assert any(re.fullmatch(pattern, form) for form in (*PRECISIONS, *others)), f"{rules.name}: {pattern}"
 
 
 def test_static_precisions_need_data_and_others_do_not() -> None:

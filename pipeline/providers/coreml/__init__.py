@@ -3,6 +3,11 @@
 from pipeline.core import provider as core_provider
 from pipeline.core.releases import Release
 
+QUANTIZED = {
+    "dyn8|w[48]": "only the CPU has kernels of this form",
+    core_provider.QUANTIZED: "CoreML claims no quantized operator: use fp16 in an MLProgram",
+}
+
 PROVIDER = core_provider.Provider(
     name="coreml",
     position=2,
@@ -13,6 +18,11 @@ PROVIDER = core_provider.Provider(
             title="CoreML NeuralNetwork",
             options={"ModelFormat": "NeuralNetwork"},
             by_coreml_version=True,
+            unsuited={
+                "fp16|fp16gpu": "a NeuralNetwork has no float16 value: use the MLProgram format",
+                **QUANTIZED,
+            },
+            candidates=("fp16",),
         ),
         core_provider.ProviderRules(
             name="coreml-mlprogram",
@@ -20,6 +30,8 @@ PROVIDER = core_provider.Provider(
             title="CoreML MLProgram",
             options={"ModelFormat": "MLProgram"},
             by_coreml_version=True,
+            unsuited=QUANTIZED,
+            candidates=("fp16",),
         ),
     ),
     build=core_provider.BuildProvider(

@@ -13,6 +13,14 @@ PROVIDER = core_provider.Provider(
             title="QNN",
             qdq_units=True,
             aware=False,
+            unsuited={
+                "dyn8|w[48]": "the NPU takes some operators of this form only: use qnn",
+                "u8u8op": "the NPU takes few operators of this form: use qnn",
+                "s16.*": (
+                    "the NPU has no depthwise Conv, pool and others of s16 values, and no session is made: use qnn16"
+                ),
+                "u16[us]16(pc)?": "the NPU multiplies matrices by 8-bit weights only: use qnn16",
+            },
             compiler=core_provider.Compiler(
                 title="Qualcomm's compiler for the NPU",
                 package="onnxruntime-qnn",

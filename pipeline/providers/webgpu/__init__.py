@@ -13,6 +13,12 @@ PROVIDER = core_provider.Provider(
             title="WebGPU",
             copies=True,
             logs_claims=True,
+            # GPUs have kernels for weights of few bits (MatMulNBits), not for quantized values
+            unsuited=dict.fromkeys(
+                ("dyn8", core_provider.QUANTIZED),
+                "WebGPU has no kernel for quantized values, which go to the CPU and back: use gpu (fp16), gpu8 or gpu4",
+            ),
+            candidates=("fp16gpu",),
         ),
     ),
     build=core_provider.BuildProvider(

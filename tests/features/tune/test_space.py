@@ -63,13 +63,13 @@ def test_run_options_are_factors_under_the_names_of_the_config() -> None:
     (options,) = run_options(
         RunConfig(
             provider="cpu", threads=3, spinning=False, affinities="1;2", memory_arena=False, prepacking=False,
-            dynamic_block_base=4, strict=True, session_config={"session.set_denormal_as_zero": "1"},
+            dynamic_block_base=4, strict=True, session_config={"session.made_up": "1"},
         )
     )  # fmt: skip
     found = factors(planned(options))
     expected = {
         "threads": "3", "spinning": "off", "affinities": "1;2", "memory_arena": "off", "prepacking": "off",
-        "dynamic_block_base": "4", "strict": "on", "session_config.session.set_denormal_as_zero": "1",
+        "dynamic_block_base": "4", "strict": "on", "session_config.session.made_up": "1",
         "memory_pattern": "on", "execution_mode": "sequential",
     }  # fmt: skip
     assert {name: found.get(name) for name in expected} == expected
