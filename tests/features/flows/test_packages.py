@@ -43,6 +43,12 @@ def test_what_a_stage_runs_ships_in_the_feature_alone(tmp_path: Path, name: str)
     order.refuse(read.features[0], models(read), "features")
 
 
+def test_the_example_is_the_documents() -> None:
+    text = (DOCUMENT.parents[1] / "build_configs/features/romanizer.toml").read_text("utf-8")
+    lines = [line for line in text.splitlines(keepends=True) if not line.startswith("#")]
+    assert f"```toml\n{''.join(lines)}```" in DOCUMENT.read_text("utf-8")
+
+
 def test_a_typo_in_a_stage_is_refused_by_its_place(tmp_path: Path) -> None:
     config("wake", tmp_path)
     file = tmp_path / "wake.toml"
