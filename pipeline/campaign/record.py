@@ -37,7 +37,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A model as it was given; `error` is why nothing could be made of it, "" where it could.
 
     `dimensions` are those that the config fixed, `guessed` those of them whose size nobody has confirmed. `constants`
-    are inputs that had one number in every sample by a guess.
+    are inputs that had one number in every sample by a guess. `attached` says whether it takes an app's data or gives
+    an app's answers, `oracle` who confirmed that, and how far.
     """
 
     name: str
@@ -51,6 +52,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     dimensions: dict[str, int] = {}
     guessed: tuple[str, ...] = ()
     constants: dict[str, float] = {}
+    attached: bool = False
+    oracle: str = ""
 
 
 def place(*parts: str) -> str:

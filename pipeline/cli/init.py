@@ -51,6 +51,7 @@ def init(
     from pipeline.core import files as storage
     from pipeline.core import releases as ort_releases
     from pipeline.core.errors import ConfigError
+    from pipeline.job import attachment as job_attachment
     from pipeline.job import template
     from pipeline.model import sources as model_sources
 
@@ -65,13 +66,20 @@ def init(
         )
     data = template.data_beside(model, data)
     guess = template.guess_for(model, data, dimensions)
-    storage.write_text(path, template.config_text(model, path.parent, guess, data, ships))
-    outputs.write_json({"config": str(path), "model": str(model), "inputs": guess})
+    tables = job_attachment.tables_beside(model, guess)
+    files = {path.parent / name: text for name, text in tables.files.items()}
+    if not force and (file := next((file for file in files if file.exists()), None)):
+        raise ConfigError("there is a file already", where=str(file), remedy="move it away, or pass --force")
+    for file, text in files.items():
+        storage.write_text(file, text)
+    storage.write_text(path, template.config_text(model, path.parent, guess, data, ships, tables))
+    outputs.write_json({"config": str(path), "model": str(model), "inputs": guess, "files": [*map(str, files)]})
     if outputs.text:
         click.echo("inputs:")
-        for line in (*map(str, guess.inputs), *(f"guessed: {line}" for line in template.guessed_lines(guess))):
+        guessed = [] if tables.attached else template.guessed_lines(guess)  # sizes are those of the app's images
+        for line in (*map(str, guess.inputs), *(f"guessed: {line}" for line in guessed)):
             click.echo(f"  {template.safe_line(line)}")
-    if left := template.left_to_user(guess):
+    if (left := template.left_to_user(guess)) and not tables.attached:
         raise ConfigError(
             left,
             where=f"{path}:{template.line_to_fill_in(path)}",

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from device_runner import spec as run_spec
@@ -158,14 +160,143 @@ def state_of(takes: Takes | None) -> dict[str, str]:
     return {NEXT_KEPT: KEPT} if keeps else {}
 
 
-class Gives(config_tables.Table, frozen=True, kw_only=True):
-    """What an app gets in place of a model's tensor."""
+class AnswerKind(StrEnum):
+    """What an app gets in place of a model's tensor, by the key of `gives` that asks for it."""
 
-    classes: str
+    CLASSES = "classes"
+    BOXES = "boxes"
+    TEXT = "text"
+    EMBEDDING = "embedding"
+    MASK = "mask"
+    PROBABILITY = "probability"
+
+
+class BoxLayout(StrEnum):
+    """How the head of a detector gives boxes: centres with width and height, or corners."""
+
+    XYWH_CLASSES = "xywh+classes"
+    XYWH_OBJECTNESS_CLASSES = "xywh+objectness+classes"
+    XYXY_SCORE_CLASS = "xyxy+score+class"
+
+
+class Pool(StrEnum):
+    """How one row is made of those of tokens, or of the places in a picture."""
+
+    NONE = "none"
+    MEAN = "mean"
+    CLS = "cls"
+
+
+class MaskResize(StrEnum):
+    """What becomes as large as the picture: values, or the classes that they say."""
+
+    LINEAR = "linear"
+    NEAREST = "nearest"
+
+
+class Gives(config_tables.Table, frozen=True, kw_only=True):
+    """What an app gets in place of a model's tensor: one of classes, boxes, text, embedding, mask, probability."""
+
+    classes: str | None = None
     """Text file with the label of each class, one a line: the app gets those with the largest values, and these."""
+    boxes: str | bool = False
+    """Text file with the label of each class, one a line, or true without: the app gets boxes in its picture."""
+    text: str | bool = False
+    """Text file with a character a line, without the blank, or true for those that the model's metadata has under
+    `character`: the app gets the text that CTC reads of values for characters at each step."""
+    embedding: bool = False
+    """The app gets one row of numbers, for comparison with others."""
+    mask: bool = False
+    """The app gets of each pixel of its picture the number of its class."""
+    probability: bool = False
+    """The app gets one number: the model's only one, or that of the class `index`."""
     output: run_spec.Text | None = None
-    """The output with a value for each class; by default the model's only one."""
+    """The output that it is made of; by default the model's only one."""
     softmax: bool = False
-    """Whether values become probabilities first; false where the model has made some."""
+    """Whether values of classes, text and probability become probabilities first; false where the model makes some."""
+    sigmoid: bool = False
+    """Whether the value of a probability, or of a mask with one class, becomes one by itself."""
     top: Annotated[int, Meta(ge=1, le=1000)] = 5
-    """How many labels; at most as many as there are."""
+    """How many classes; at most as many as there are."""
+    layout: BoxLayout = BoxLayout.XYWH_CLASSES
+    """xywh+classes: [1, 4 + classes, n] as of YOLOv8 and later; xywh+objectness+classes: [1, n, 5 + classes] as of
+    YOLOv5; xyxy+score+class: [1, n, 6], where the model leaves out boxes of one object itself."""
+    score: Annotated[float, Meta(ge=0, lt=1)] = 0.25
+    """Boxes have larger values than this."""
+    overlap: Annotated[float, Meta(ge=0, le=1)] = 0.45
+    """Of two boxes of a class that share more than this of what they cover together, the better one is left."""
+    most: Annotated[int, Meta(ge=1, le=10_000)] = 300
+    """How many boxes at most."""
+    blank: Annotated[int, Meta(ge=-1, le=1_000_000)] = 0
+    """The number of CTC's blank; -1 for the last."""
+    pool: Pool = Pool.NONE
+    """mean of the tokens that count, or of the places in a picture; cls, the first token; or none for a model that
+    gives one row."""
+    counts: run_spec.Text | None = None
+    """The input that says which tokens count in a mean; by default attention_mask, or mask."""
+    normalize: bool = False
+    """Whether embeddings are made as long as 1."""
+    resize: MaskResize = MaskResize.LINEAR
+    """linear makes a mask's values as large as the picture, then compares them; nearest compares them first, which
+    needs far less memory for large pictures."""
+    index: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    """The number of the class whose probability is given."""
+
+    @property
+    def answers(self) -> tuple[AnswerKind, ...]:
+        """What is asked for: one, unless the table is wrong."""
+        return tuple(answer for answer in AnswerKind if getattr(self, answer.value))
+
+    @property
+    def answer(self) -> AnswerKind:
+        """What the app gets."""
+        return self.answers[0]
+
+    @property
+    def file(self) -> str:
+        """The text file with labels or characters; "" without one."""
+        value = getattr(self, self.answers[0].value) if self.answers else ""
+        return value if isinstance(value, str) else ""
+
+    @property
+    def strange(self) -> tuple[str, ...]:
+        """Keys that are set and mean nothing for what is asked for."""
+        meant = {"output", *(answer.value for answer in AnswerKind), *KEYS_OF[self.answer]}
+        return tuple(
+            name
+            for name, default in zip(self.__struct_fields__, self.__struct_defaults__, strict=True)
+            if name not in meant and getattr(self, name) != default
+        )
+
+    def blank_of(self, count: int) -> int:
+        """The number of the blank among so many."""
+        return count - 1 if self.blank < 0 else self.blank
+
+    def placed(self, folder: Path) -> "Gives":
+        """The same with its file in a folder."""
+        return msgspec.structs.replace(self, **{self.answer.value: str(folder / self.file)}) if self.file else self
+
+
+KEYS_OF = {
+    AnswerKind.CLASSES: ("softmax", "top"),
+    AnswerKind.BOXES: ("layout", "score", "overlap", "most"),
+    AnswerKind.TEXT: ("softmax", "blank"),
+    AnswerKind.EMBEDDING: ("pool", "counts", "normalize"),
+    AnswerKind.MASK: ("sigmoid", "resize"),
+    AnswerKind.PROBABILITY: ("softmax", "sigmoid", "index"),
+}
+"""What each answer has keys of its own for, beside `output`."""
+
+OUTPUTS_OF: Mapping[AnswerKind, Mapping[str, run_spec.ElementType]] = {
+    AnswerKind.CLASSES: {"labels": run_spec.ElementType.STRING, "scores": run_spec.ElementType.FLOAT32},
+    AnswerKind.BOXES: {
+        "boxes": run_spec.ElementType.FLOAT32,
+        "scores": run_spec.ElementType.FLOAT32,
+        "classes": run_spec.ElementType.INT64,
+    },
+    AnswerKind.TEXT: {"text": run_spec.ElementType.STRING, "scores": run_spec.ElementType.FLOAT32},
+    AnswerKind.EMBEDDING: {"embedding": run_spec.ElementType.FLOAT32},
+    AnswerKind.MASK: {"mask": run_spec.ElementType.UINT8},
+    AnswerKind.PROBABILITY: {"probability": run_spec.ElementType.FLOAT32},
+}
+"""The outputs of each answer, with what they are of. Boxes have `labels`, too, where there is a file of these."""

@@ -18,7 +18,7 @@ import msgspec
 from device_runner import library as ort_library
 from device_runner import providers as runner_providers
 from device_runner import untrusted_files
-from pipeline.config import app_data
+from pipeline.config import app_data, model_ends
 from pipeline.config.tables import (
     COMPARING,
     WITHOUT_DROP,
@@ -153,7 +153,8 @@ def resolved(config: Config, folder: Path) -> Config:
             labels=place(m.labels),
             takes=m.takes and msgspec.structs.replace(m.takes, text=place(m.takes.text)),
             state={**m.state, **app_data.state_of(m.takes)},
-            gives=m.gives and msgspec.structs.replace(m.gives, classes=str(folder / m.gives.classes)),
+            gives=m.gives and m.gives.placed(folder),
+            oracle=place(m.oracle),
             calibration=part(m.calibration),
             evaluation=part(m.evaluation),
         )
@@ -462,11 +463,7 @@ def _of_data(key_path: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
         what, why = "`state` has an input twice", "two outputs cannot become one input"
         yield _problem((*key_path, "state"), what, why, 'write each input once: state = { hn = "h", cn = "c" }')
     by_hand = model.preprocess or any(part and part.preprocess for part in (model.calibration, model.evaluation))
-    if model.takes:
-        yield from _of_takes((*key_path, "takes"), model.takes)
-    if model.takes and by_hand:
-        what, why = "`preprocess` beside `takes`", "the graph does what `takes` says, and nothing is left to the app"
-        yield _problem((*key_path, "takes"), what, why, "remove `preprocess`, or `takes`")
+    yield from (((*key_path, *key), error) for key, error in model_ends.problems(model, by_hand=bool(by_hand)))
     evaluation = model.evaluation or PartConfig()
     if not (evaluation.test_data or model.test_data):
         places = (((*key_path, "labels"), model.labels), ((*key_path, "evaluation", "labels"), evaluation.labels))
@@ -479,26 +476,6 @@ def _of_data(key_path: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
         if part and part.preprocess and preprocess and part.preprocess != preprocess:
             what, why = f"`{key}` has another preprocessing", "the manifest has one for the app to repeat"
             yield _problem((*key_path, key, "preprocess"), what, why, "write `preprocess` once, under [[models]]")
-
-
-def _of_takes(key_path: KeyPath, takes: app_data.Takes) -> Iterator[KeyProblem]:
-    """Nothing that an app has, or two such; keys of another, and one that is lacking."""
-    kinds = [kind for kind in app_data.KEYS if getattr(takes, kind) is not None]
-    if len(kinds) != 1:
-        what, why = "`takes` does not say what the app has", f"it has {' and '.join(kinds) or 'none of them'}"
-        yield _problem(key_path, what, why, f"give one of {', '.join(app_data.KEYS)}")
-        return
-    fields = {field.name: field.default for field in msgspec.structs.fields(takes)}
-    for key in (key for key, default in fields.items() if getattr(takes, key) != default):
-        if key not in (*kinds, *app_data.KEYS[kinds[0]]):
-            what, why = f"`{key}` says nothing of a {kinds[0]}", f"its keys are {', '.join(app_data.KEYS[kinds[0]])}"
-            yield _problem((*key_path, key), what, why, "remove it")
-    for needed in (key for key in app_data.NEEDED[kinds[0]] if getattr(takes, key) is None):
-        what, why = f"`takes` lacks `{needed}`", f"{kinds[0]} cannot be made into tensors without"
-        yield _problem(key_path, what, why, f"give `{needed}`")
-    if takes.window and takes.hop and takes.window < takes.hop:
-        what, why = "a window smaller than its hop", f"of {takes.hop} new samples the model would see {takes.window}"
-        yield _problem((*key_path, "window"), what, why, "give a window as large as the hop, or larger")
 
 
 def _of_sizes(key_path: KeyPath, model: ModelConfig) -> Iterator[KeyProblem]:
@@ -545,7 +522,8 @@ def missing_files(config: Config) -> Iterator[KeyProblem]:
             for key in ("test_data", "labels"):
                 yield from _missing((heading, number, part, key), getattr(getattr(model, part), key, None))
         yield from _missing((heading, number, "takes", "text"), model.takes.text if model.takes else None)
-        yield from _missing((heading, number, "gives", "classes"), model.gives.classes if model.gives else None)
+        if model.gives and model.gives.file:
+            yield from _missing((heading, number, "gives", model.gives.answer.value), model.gives.file)
     yield from _missing(("accuracy", "vocabulary"), config.accuracy.vocabulary)
     for number, target in enumerate(config.targets):
         if target.library and not ort_library.name_of(target.library):

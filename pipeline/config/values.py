@@ -114,6 +114,13 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     becomes part of the model, behind its transforms, and stays float in every precision."""
     gives: app_data.Gives | None = None
     """What the app gets in place of the model's tensor, such as labels, likewise."""
+    oracle: str | None = None
+    """What `takes` and `gives` are proven against, on `test_data`, before anything is converted: a Python function as
+    `module:function` that is given the app's data (bytes of an image [height, width, channels]; several inputs by name)
+    and gives what the makers of the model get: values by the names of outputs. What it leaves out is not compared."""
+    oracle_tolerance: Annotated[float, Meta(ge=0, lt=1)] = 1e-3
+    """How far numbers may be from the oracle's: a share of the largest, or of 1 where all are smaller. Texts and whole
+    numbers must be equal."""
     labels: str | None = None
     """Labels of `test_data`: a CSV file with a line `file,label` for each sample. Or a labelled evaluation set of its
     own: one .npz with `inputs` [N, ...] and `labels` [N]."""

@@ -20,6 +20,7 @@ from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samp
 from pipeline.dataset.files import write_tensor
 from pipeline.dataset.lengths import full_lengths
 from pipeline.dataset.states import caches_of, states_of
+from pipeline.model import edit as onnx_edit
 from pipeline.model import guards, onnx_model, ort_format, signature
 from pipeline.model import reads as model_reads
 from pipeline.model import session as model_session
@@ -221,6 +222,8 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
     fixable: bool = True
     optional: tuple[str, ...] = ()
     """Inputs with a value in the file, which artifacts have as constants."""
+    opset: int = 0
+    """Of ONNX's own operators."""
     states: dict[str, str] = {}
     texts: dict[str, tuple[str, ...]] = {}
     """Inputs of strings that have no value yet, with some texts that the model knows."""
@@ -263,6 +266,7 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
         dimensions=dimensions,
         reasons=dict.fromkeys(dimensions, GIVEN),
         optional=onnx_model.optional_inputs(loaded.proto),
+        opset=onnx_edit.onnx_opset(loaded.proto),
         states=states_of(prepared.proto, takes),
     )
     if data.test_data:

@@ -16,9 +16,11 @@ ALLOWED: dict[str, frozenset[str]] = {
 OFFERS: dict[str, tuple[str, ...]] = {
     "find.sources": ("imports.job:make_model",),
     "find.flows": ("flows.compose:made_of",),
+    "init.tables": ("app_data.beside:tables_of",),
     "models.attachments": ("app_data.attach:attachment",),
     "models.tokens": ("app_data.texts:tokens",),
     "models.text_tokens": ("app_data.texts:tokens_in_manifest",),
+    "models.oracles": ("app_data.oracle:confirmed",),
     "dataset.app_data": ("app_data.app_samples:samples",),
     "passes.more": ("app_data.attach:passes",),
     "campaign.searches": ("tune.answers:tune_report",),

@@ -46,7 +46,7 @@ def precision_orders(
             precisions=names[table.precisions],
             data=calibration_data(config, table),
             api_level=common.nnapi_level,
-            keep_float=(*table.keep_float, *(attached.nodes if attached else ())),
+            keep_float=table.keep_float,
         )
         for (model, table), attached in zip(models, attachments, strict=True)
     ]

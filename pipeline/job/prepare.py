@@ -28,6 +28,7 @@ from pipeline.core import workers
 from pipeline.core.errors import PipelineError
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact
+from pipeline.job import attachment as job_attachment
 from pipeline.job import tokens as job_tokens
 from pipeline.job.models import check_named_outputs, sizes_of
 from pipeline.job.precisions import auto_providers, precision_orders
@@ -51,6 +52,8 @@ class Prepared:
     accuracy: tuple[accuracy_result.ArtifactAccuracy, ...] = ()
     checks: dict[str, tuple[OutputCheck, ...]] = field(default_factory=dict)
     errors: tuple[PipelineError, ...] = ()
+    oracle: str = ""
+    """Who confirmed what is at the model's ends, and how far; "" where nobody did."""
 
     @property
     def name(self) -> str:
@@ -106,6 +109,8 @@ def prepare(
     changed = [conversion.base for conversion in in_precisions if conversion.base.steps and not conversion.base.error]
     check_many.check_all_inputs([_subject(base.model, tables[base.model.name]) for base in changed], work / "changed")
     job_tokens.keep(tables, folder / storage.ARTIFACTS)
+    confirmed = job_attachment.confirmations(_attached(in_precisions, tables), work, progress)
+    in_precisions = [_unless_refuted(conversion, confirmed) for conversion in in_precisions]
     with progress.stage("convert", sum(len(conversion.models) for conversion in in_precisions)) as stage:
         converted = convert_many.convert_models(
             in_precisions,
@@ -150,9 +155,32 @@ def prepare(
     if contexts := [context for conversion in converted for context in conversion.contexts]:
         checks |= _simulated(contexts, references, folder, config.check, progress)
     return [
-        _prepared(model, table, conversion, named, outcomes, checks)
+        _prepared(model, table, conversion, named, outcomes, checks, confirmed.get(model.name))
         for (model, table), conversion, named in zip(models, converted, artifacts, strict=True)
     ]
+
+
+def _attached(
+    conversions: Sequence[convert_precisions.Conversion], tables: Mapping[str, configs.ModelConfig]
+) -> dict[str, job_attachment.ModelWithEnds]:
+    """The models in float that have something at their ends."""
+    return {
+        conversion.model.name: job_attachment.ModelWithEnds(model=conversion.base.model, table=table)
+        for conversion in conversions
+        for table in (tables[conversion.model.name],)
+        if (table.takes or table.gives) and not conversion.base.error
+    }
+
+
+def _unless_refuted(
+    conversion: convert_precisions.Conversion, said: Mapping[str, job_attachment.Confirmation | PipelineError]
+) -> convert_precisions.Conversion:
+    """A model as it is, or without any form where its oracle gives something else: nothing of it is converted."""
+    error = said.get(conversion.model.name)
+    if not isinstance(error, PipelineError):
+        return conversion
+    forms = tuple(replace(form, error=error) for form in conversion.models)
+    return replace(conversion, base=replace(conversion.base, error=error), models=forms)
 
 
 def _prepared(
@@ -162,8 +190,9 @@ def _prepared(
     artifacts: tuple[Artifact, ...],
     outcomes: Mapping[str, workers.TaskOutcome[check_result.Reference]],
     checks: Mapping[tuple[str, str], tuple[OutputCheck, ...] | PipelineError],
+    said: job_attachment.Confirmation | PipelineError | None,
 ) -> Prepared:
-    """What became of one model; `outcomes` are references and `checks` results, of all models."""
+    """What became of one model; `outcomes` are references and `checks` results, of all models; `said` by its oracle."""
     names = [form.name for form in conversion.models if form.name in outcomes]
     results = {variant: result for (name, variant), result in checks.items() if name == model.name}
     errors = [conversion.error, *(outcomes[name].error for name in names)]
@@ -176,6 +205,7 @@ def _prepared(
         references={name: reference for name in names if (reference := outcomes[name].value)},
         checks={name: result for name, result in results.items() if not isinstance(result, PipelineError)},
         errors=tuple(error for error in errors if error),
+        oracle=said.text if isinstance(said, job_attachment.Confirmation) else "",
     )
 
 

@@ -328,6 +328,8 @@ def _model_facts(prepared_model: Prepared) -> campaign_record.ModelFacts:
         dimensions=prepared_model.model.dimensions,
         guessed=tuple(name for name in prepared_model.table.guessed if name in prepared_model.table.dimensions),
         constants=_guessed_constants(prepared_model),
+        attached=bool(prepared_model.table.takes or prepared_model.table.gives),
+        oracle=prepared_model.oracle,
     )
 
 

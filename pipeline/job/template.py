@@ -19,6 +19,7 @@ from pipeline.core.errors import ModelError
 from pipeline.core.releases import Release
 from pipeline.dataset import Dataset
 from pipeline.dataset import guess as data_guess
+from pipeline.job import attachment as job_attachment
 from pipeline.library import fetch
 from pipeline.model import signature
 from pipeline.model import sources as model_sources
@@ -48,7 +49,7 @@ path = {path}
 # Labels of `test_data` (a CSV file with a line `file,label` for each sample), or a labelled set of its own (.npz with
 # `inputs` and `labels`).
 # labels = "evaluation.npz"
-{state}{dimensions}
+{app_data}{state}{dimensions}
 
 [[targets]]
 name = "android-arm64"
@@ -122,9 +123,18 @@ class Ships:
 
 MOST_OPTIONAL = 8
 
+NO_TABLES = job_attachment.TableLines(lines=())
 
-def config_text(model: Path, folder: Path, guess: data_guess.Guess, data: Dataset, ships: Ships) -> str:
-    """A config for a model, to stand in `folder`, with what was found for its inputs."""
+
+def config_text(
+    model: Path,
+    folder: Path,
+    guess: data_guess.Guess,
+    data: Dataset,
+    ships: Ships,
+    tables: job_attachment.TableLines = NO_TABLES,
+) -> str:
+    """A config for a model, to stand in `folder`, with what was found for its inputs, and `tables` of an app's data."""
     release, installed = _android_release(), ort_releases.installed_release()
     if ships.android:
         release = ort_releases.read_release(ships.android, "--android")
@@ -139,8 +149,9 @@ def config_text(model: Path, folder: Path, guess: data_guess.Guess, data: Datase
         if not data.test_data
         else f"test_data = {quoted(os.path.relpath(data.test_data, folder))}",
         values=_values_text(guess, data),
+        app_data="".join(f"{line}\n" for line in tables.lines),
         state=_state_text(guess),
-        dimensions=_dimensions_text(guess),
+        dimensions="# Sizes: an image has any." if tables.attached else _dimensions_text(guess),
         compared=", ".join(provider_rules.on_any_chip()),
         aware=", ".join(provider_rules.aware_names()),
         why=why,

@@ -478,7 +478,14 @@ def run_passes(model: Model, steps: Sequence[config_tables.Step], context: PassC
 
 
 def _applied(chosen_pass: Pass, apply: Apply, model: Model, options: Options, context: PassContext) -> Model:
-    """The model after a pass; its refusals say which pass and which model, and a library's surprise is an error."""
+    """The model after a pass; its refusals say which pass and which model, and a library's surprise is an error.
+
+    What makes tensors of an app's data stays float whatever a precision leaves out: numbers of pixels are no ranges.
+    """
+    exclude = getattr(options, "exclude", None)
+    if exclude is not None:
+        ends = [node.name for node in model.proto.graph.node if node.name.startswith(onnx_edit.ENDS)]
+        options = msgspec.structs.replace(options, exclude=(*dict.fromkeys((*exclude, *ends)),))
     try:
         return apply(model, options, context)
     except NotApplicable as error:

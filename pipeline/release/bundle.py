@@ -14,6 +14,7 @@ from device_runner import result as run_result
 from device_runner import safe_text
 from pipeline.campaign import tuned as campaign_tuned
 from pipeline.compat import contexts as npu_contexts
+from pipeline.config import app_data
 from pipeline.config import tables as config_tables
 from pipeline.core import files as storage
 from pipeline.core import releases as ort_releases
@@ -212,6 +213,19 @@ def _model(shipped: Shipped, signature: ModelSignature | None) -> Iterator[str]:
         yield "\n".join((f"{language}:\n", f"```{fence}", *lines, "```\n"))
 
 
+ANSWERS = {
+    app_data.AnswerKind.CLASSES: "`labels` are those of the best classes, the best first, `scores` their values.\n",
+    app_data.AnswerKind.BOXES: (
+        "`boxes` are left, top, right and bottom in pixels of the image, the best first; `scores` are their values, "
+        "`classes` the numbers of their classes.\n"
+    ),
+    app_data.AnswerKind.TEXT: "`text` is the characters of the text in their order, `scores` their values.\n",
+    app_data.AnswerKind.EMBEDDING: "`embedding` is compared with others: it stands for what the model was given.\n",
+    app_data.AnswerKind.MASK: "`mask` has the number of its class for each pixel of the image.\n",
+    app_data.AnswerKind.PROBABILITY: "`probability` is one number.\n",
+}
+
+
 def _states(signature: ModelSignature) -> Iterator[str]:
     if signature.state:
         yield (
@@ -226,7 +240,7 @@ def _states(signature: ModelSignature) -> Iterator[str]:
 
 
 def _app_data(signature: ModelSignature) -> Iterator[str]:
-    """What an app has in place of tensors."""
+    """What an app has and gets in place of tensors."""
     if signature.takes_image:
         name = _code(signature.inputs[0].name)
         yield f"{name} takes the bytes of an image of any size as they are, {signature.image}, row by row.\n"
@@ -236,6 +250,8 @@ def _app_data(signature: ModelSignature) -> Iterator[str]:
             f"The app has a text: the tokenizer in {_code(text.file)} makes {names} of it, {text.most} tokens at most. "
             f"It was made of {text.library}, and takes no Unicode table of the phone.\n"
         )
+    if signature.answer:
+        yield ANSWERS[signature.answer]
 
 
 def _first_value(signature: ModelSignature, name: str) -> str:

@@ -173,8 +173,8 @@ class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
     """The bytes of an image, of any size, that its only input takes; None for one that takes tensors."""
     rate: int = 0
     """Samples of sound a second that `samples` takes in steps; 0 for others."""
-    classes: bool = False
-    """Whether its outputs are the labels of the best classes, and their values."""
+    answer: app_data.AnswerKind | None = None
+    """What its outputs are in place of tensors; None for one that gives tensors."""
     text: signature.TextTokens | None = None
     """How a text becomes its inputs; None for one that takes tensors."""
     state: dict[run_spec.Text, run_spec.Text] = {}
@@ -198,11 +198,11 @@ class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
         rows = [(output.dtype, len(output.shape or ())) for output in self.outputs]
         return self.takes_text and rows == [(ElementType.FLOAT32, 2)]
 
-    @property
-    def gives_classes(self) -> bool:
-        """Whether labels and their values are among its outputs, as `classes` says."""
+    def gives(self, answer: app_data.AnswerKind) -> bool:
+        """Whether its outputs are what `answer` says, with the types that classes for apps read."""
         kinds = {output.name: output.dtype for output in self.outputs}
-        return self.classes and (kinds.get("labels"), kinds.get("scores")) == (ElementType.STRING, ElementType.FLOAT32)
+        wanted = app_data.OUTPUTS_OF[answer].items()
+        return self.answer is answer and all(kinds.get(name) is kind for name, kind in wanted)
 
     def source_of(self, name: str) -> str | None:
         """The output that an input gets the value of the inference before from; None for one that is no state."""

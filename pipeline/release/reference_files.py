@@ -49,7 +49,7 @@ def signature_of(
         constant_inputs=constant_inputs,
         image=table.takes.image if table.takes and len(graph.inputs) == 1 else None,
         rate=(table.takes.rate or 0) if table.takes else 0,
-        classes=table.gives is not None,
+        answer=table.gives.answer if table.gives else None,
         state=table.state,
         text=text,
     )

@@ -112,6 +112,8 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
             yield f"{model.name}: {_guesses(model)}"
         if model.constants and model.name in {name for name, _ in shipped}:
             yield f"{model.name}: {_constants(model)}"
+        if model.attached and not model.oracle and model.name in {name for name, _ in shipped}:
+            yield f"{model.name}: {UNCONFIRMED}"
     made_up = counting.grouped(
         (_kind_of_data(checks[key]), key[0]) for key in sorted(shipped) if _without_data(checks.get(key, ()))
     )
@@ -170,6 +172,12 @@ def _accuracy_cautions(report: CampaignReport, shipped: set[tuple[str, str]]) ->
         yield f"{what} without a budget: set `[accuracy] max_drop`"
     if number := sum(result is None or not result.computed for result in ships):
         yield f"the accuracy of {counting.counted(number, 'variant')} that {_ship(number)} could not be computed"
+
+
+UNCONFIRMED = (
+    "nobody has confirmed that `takes` and `gives` are what the model was made for: name a Python function of its "
+    "makers as `oracle`"
+)
 
 
 def _guesses(model: campaign_record.ModelFacts) -> str:

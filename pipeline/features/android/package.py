@@ -24,7 +24,7 @@ from pipeline.core import files as storage
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, Finding, MissingError, PipelineError
 from pipeline.core.releases import Release
-from pipeline.features.android import protection, sound, text_inputs
+from pipeline.features.android import java_answers, protection, sound, text_inputs
 from pipeline.features.packages import objections as package_objections
 from pipeline.model.signature import TensorInfo
 from pipeline.release import app_code, chip_contexts, code_names, guards, selection, source_code, tensor_texts
@@ -44,7 +44,7 @@ FROM_BYTES = Release(1, 20)
 """The first release whose Java API creates a session from a ByteBuffer."""
 
 TAKEN = frozenset({
-    "ModelFile", "DeviceClass", "NpuContext", "Pixels", "Label", "Bitmap", "Result",
+    "ModelFile", "DeviceClass", "NpuContext", "Pixels", "Label", "Box", "Mask", "Bitmap", "Result",
     "Stream", "Tokenizer", "WordPiece", "BytePairs", "Ids", "ByteArrayOutputStream", "Charset", "HashMap",
     "NullPointerException",
     "Context", "AssetFileDescriptor", "AssetManager", "Build",
@@ -169,8 +169,7 @@ def java_sources(
     templates = ["ModelFile.java", *(["DeviceClass.java"] if any(model["rows"] for model in models) else [])]
     if any(model["image"] for model in models):
         templates.append("Pixels.java")
-    if any(model["classify"] for model in models):
-        templates.append("Label.java")
+    templates += java_answers.templates(model["answer"] for model in models)
     common["tokenizers"] = tokenizers = text_inputs.tokenizers(signature for signature in content.models)
     templates += [*(["Tokenizer.java"] if tokenizers else []), *(f"{name}.java" for _, name in tokenizers)]
     if contexts:
@@ -198,7 +197,10 @@ def _imports(model: TemplateModel, *, from_bytes: bool) -> list[str]:
         ((f"java.nio.{buffer}" for buffer in buffers), True),
         (("ai.onnxruntime.OnnxTensor",), model["typed"] or model["outputs"]),
         (("java.util.LinkedHashMap", "java.util.Map"), model["typed"]),
-        (("java.util.ArrayList", "java.util.List"), model["rows"] or model["skips"] or model["classify"]),
+        (
+            ("java.util.ArrayList", "java.util.List"),
+            model["rows"] or model["skips"] or model["listed"],
+        ),
         (("java.util.LinkedHashSet", "java.util.Set"), model["rows"]),
         (("ai.onnxruntime.OnnxJavaType",), any("OnnxJavaType" in tensor["create"] for tensor in model["inputs"])),
         (("ai.onnxruntime.providers.NNAPIFlags",), "NNAPIFlags" in calls),
@@ -323,7 +325,7 @@ def _model(
             (options for _, options in ways), content.ships[rows[-1].ships].runs, has_contexts=bool(contexts)
         ),
         "image": signature.image if signature.takes_image else None,
-        "classify": signature.takes_image and signature.gives_classes,
+        **java_answers.of_picture(signature),
         "stream": sound.of_sound(signature, outputs),
         "text": text_inputs.of_text(signature, digests, assets, _java_type),
         "embeds": signature.embeds_text,

@@ -2,20 +2,32 @@
 
 import hashlib
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner import untrusted_files
 from device_runner.spec import ElementType
 from pipeline import config as configs
 from pipeline.config import app_data
 from pipeline.config import tables as config_tables
 from pipeline.core.errors import ConfigError
-from pipeline.features.app_data import classes, image, texts, tokenizer, windows
+from pipeline.features.app_data import (
+    boxes,
+    classes,
+    ctc,
+    embedding,
+    image,
+    label_file,
+    mask,
+    probability,
+    texts,
+    tokenizer,
+    windows,
+)
+from pipeline.features.app_data.ending import Ending
 from pipeline.features.app_data.graph_end import GraphEnd
+from pipeline.features.app_data.original import Original
 from pipeline.job import attachment as job_attachment
 from pipeline.model import edit as onnx_edit
 from pipeline.model import signature
@@ -28,8 +40,6 @@ if TYPE_CHECKING:
     import onnx
 
 NAME = "app-data"
-MOST_LABEL_BYTES = 16 << 20
-MOST_LABELS = 1_000_000
 
 
 class AttachOptions(passes_base.Options, frozen=True, kw_only=True):
@@ -46,6 +56,7 @@ class AttachOptions(passes_base.Options, frozen=True, kw_only=True):
 def attach(model: passes_base.Model, options: AttachOptions, context: passes_base.PassContext) -> passes_base.Model:
     """The model with the parts at its ends; ConfigError where they do not fit."""
     proto = onnx_edit.copied(model.proto)
+    original = None
     if options.takes and options.takes.text:
         texts.check_inputs(options.takes, signature.own_inputs(proto), context.where)
     elif options.takes and options.takes.samples:
@@ -53,9 +64,9 @@ def attach(model: passes_base.Model, options: AttachOptions, context: passes_bas
         taken = _names(proto.graph)
         _refuse_names(windows.put_before(proto, tensor, options.takes, context.where), taken, context.where)
     elif options.takes:
-        _put_before(proto, options.takes, context.where)
+        original = _put_before(proto, options.takes, context.where)
     if options.gives:
-        _put_behind(proto, options.gives, context.where)
+        _put_behind(proto, options.gives, original, context.where)
     del proto.graph.value_info[:]  # their sizes may have been those of an open batch
     return passes_edit.changed(model, proto)
 
@@ -80,45 +91,17 @@ def attachment(table: configs.ModelConfig) -> job_attachment.Attachment | None:
     options: dict[str, object] = {
         key: msgspec.to_builtins(value) for key, value in (("takes", table.takes), ("gives", table.gives)) if value
     }
-    labels = read_labels(Path(table.gives.classes)) if table.gives else []
-    if labels:
-        options["sha256"] = hashlib.sha256("\n".join(labels).encode()).hexdigest()
+    if table.gives and (digest := label_file.digest_of(label_file.names_of(table.gives))):
+        options["sha256"] = digest
     if table.takes and table.takes.text:
         made = texts.tokens(table.takes)
         texts.most_tokens(table.takes, tokenizer.Tokenizer(made))
         options["tokens"] = hashlib.sha256(made).hexdigest()
-    parts = [
-        *([image.tensor_of(table.takes, (1, 1))] if table.takes and table.takes.image else []),
-        *([windows.window_of(table.takes, windows.LARGE)] if table.takes and table.takes.samples else []),
-        *([classes.best_of(table.gives, "values", labels)] if table.gives else []),
-    ]
-    nodes = tuple(node.name for part in parts for node in part.nodes)
-    return job_attachment.Attachment(step=config_tables.Step(do=NAME, options=options), nodes=nodes)
+    return job_attachment.Attachment(step=config_tables.Step(do=NAME, options=options))
 
 
-def read_labels(file: Path) -> list[str]:
-    """The labels of a text file, one a line; ConfigError for none, too many and what is no text."""
-    try:
-        text = untrusted_files.read_regular(file, MOST_LABEL_BYTES).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            "the labels cannot be read",
-            where=str(file),
-            why=str(error),
-            remedy="give a text file in UTF-8 with a label a line as `gives.classes`",
-        ) from error
-    labels = text.splitlines()
-    if not labels or len(labels) > MOST_LABELS:
-        raise ConfigError(
-            f"a file of {len(labels):,} labels",
-            where=str(file),
-            why=f"there must be one for each class of the model, {MOST_LABELS:,} at most",
-            remedy="give a text file with a label a line as `gives.classes`",
-        )
-    return labels
-
-
-def _put_before(proto: "onnx.ModelProto", takes: app_data.Takes, where: str) -> None:
+def _put_before(proto: "onnx.ModelProto", takes: app_data.Takes, where: str) -> Original:
+    """The app's image as an input in place of a tensor; ConfigError where it does not fit."""
     from onnx import helper
 
     graph = proto.graph
@@ -149,37 +132,33 @@ def _put_before(proto: "onnx.ModelProto", takes: app_data.Takes, where: str) -> 
     _one_for_all(graph, batch)
     axes: list[str | int | None] = [1, "height", "width", takes.channels_of_image]
     graph.input[place].CopyFrom(helper.make_tensor_value_info(name, onnx_types.UINT8, axes))
+    return Original(name=name, takes=takes, size=size)
 
 
-def _put_behind(proto: "onnx.ModelProto", gives: app_data.Gives, where: str) -> None:
-    from onnx import helper
-
+def _put_behind(proto: "onnx.ModelProto", gives: app_data.Gives, original: Original | None, where: str) -> None:
+    """What the app gets as outputs in place of a tensor; ConfigError where it does not fit."""
     graph = proto.graph
-    tensor = _chosen(signature.tensor_infos(graph.output), gives.output, "gives.output", where)
-    labels = read_labels(Path(gives.classes))
-    shape = tensor.shape
-    count = shape[1] if shape and len(shape) == 2 else None
-    if tensor.dtype is not ElementType.FLOAT32 or (shape and len(shape) != 2):
+    opset = onnx_edit.onnx_opset(proto)
+    if opset < LEAST_OPSET and gives.answer is not app_data.AnswerKind.CLASSES:
         raise ConfigError(
-            f"the output {tensor.name!r} has no value for each class",
+            f"opset {opset} has not all that `gives.{gives.answer}` needs",
             where=where,
-            why=f"it is {tensor}; a row of float32 is wanted",
-            remedy="name another output as `gives.output`",
+            why=f"it has been there since opset {LEAST_OPSET}",
+            remedy=f'raise it first: `transforms = [{{ do = "opset", options = {{ version = {LEAST_OPSET} }} }}]`',
         )
-    if isinstance(count, int) and count != len(labels):
-        raise ConfigError(
-            f"{len(labels):,} labels do not fit the output {tensor.name!r}",
-            where=gives.classes,
-            why=f"it has {count:,} classes",
-            remedy="give a label a line, in the order of the classes",
-        )
-    part = classes.best_of(gives, tensor.name, labels)
+    tensor = _chosen(signature.tensor_infos(graph.output), gives.output, "gives.output", where)
+    part = GraphEnd(f"{onnx_edit.ENDS}gives")
+    names = _characters(proto, where) if gives.text is True else tuple(label_file.names_of(gives))
+    ending = Ending(
+        gives=gives, tensor=tensor, names=names, original=original, mask=_mask(proto, gives, where), where=where
+    )
+    BEHIND[gives.answer](part, ending)
     taken = _names(graph)
     _refuse_names(part, taken, where)
-    for name in (classes.LABELS, classes.SCORES):
-        if name in taken:
+    for output in part.outputs:
+        if output.name in taken:
             raise ConfigError(
-                f"the model has a value called {name!r}",
+                f"the model has a value called {output.name!r}",
                 where=where,
                 why="that is the name of what the app gets",
                 remedy="name it otherwise when you export the model",
@@ -187,11 +166,43 @@ def _put_behind(proto: "onnx.ModelProto", gives: app_data.Gives, where: str) -> 
     graph.node.extend(part.nodes)
     graph.initializer.extend(part.constants)
     onnx_edit.keep_only(graph.output, lambda value: value.name != tensor.name)
-    most = min(gives.top, len(labels))
-    graph.output.extend(
-        helper.make_tensor_value_info(name, kind, [1, most])
-        for name, kind in ((classes.LABELS, onnx_types.CODES["string"]), (classes.SCORES, onnx_types.FLOAT))
-    )
+    graph.output.extend(part.outputs)
+
+
+LEAST_OPSET = 13
+"""From which on operators behind a model take their axes as inputs, and Softmax is of one axis."""
+
+BEHIND: dict[app_data.AnswerKind, Callable[[GraphEnd, Ending], None]] = {
+    app_data.AnswerKind.CLASSES: classes.add_to,
+    app_data.AnswerKind.BOXES: boxes.add_to,
+    app_data.AnswerKind.TEXT: ctc.add_to,
+    app_data.AnswerKind.EMBEDDING: embedding.add_to,
+    app_data.AnswerKind.MASK: mask.add_to,
+    app_data.AnswerKind.PROBABILITY: probability.add_to,
+}
+
+
+def _characters(proto: "onnx.ModelProto", where: str) -> tuple[str, ...]:
+    """Those that the model's own metadata has."""
+    text = next((entry.value for entry in proto.metadata_props if entry.key == label_file.CHARACTERS), "")
+    if not text:
+        keys = ", ".join(entry.key for entry in proto.metadata_props)
+        raise ConfigError(
+            "the model has no characters of its own",
+            where=where,
+            why=f"its metadata has no {label_file.CHARACTERS!r}, but {keys or 'nothing'}",
+            remedy="give a text file with a character a line, without the blank, as `gives.text`",
+        )
+    return tuple(text.splitlines())
+
+
+def _mask(proto: "onnx.ModelProto", gives: app_data.Gives, where: str) -> str:
+    """The input that says which tokens count; "" where there is none."""
+    given = signature.own_inputs(proto)
+    if gives.counts:
+        return _chosen(given, gives.counts, "gives.counts", where).name
+    names = [tensor.name for tensor in given if gives.pool is app_data.Pool.MEAN]
+    return next((name for name in embedding.MASKS if name in names), "")
 
 
 def _chosen(tensors: tuple[TensorInfo, ...], name: str | None, key: str, where: str) -> TensorInfo:

@@ -10,15 +10,14 @@ from device_runner.spec import ElementType
 from pipeline.config import app_data
 from pipeline.core.errors import ConfigError
 from pipeline.features.app_data.graph_end import GraphEnd
+from pipeline.model import edit as onnx_edit
 from pipeline.model import types as onnx_types
 from pipeline.model.signature import TensorInfo
 
 if TYPE_CHECKING:
     import onnx
 
-TITLE = "app_data/takes"
-LARGE = 1 << 30
-"""A window that is larger than any hop: with it the part has all nodes that it may have."""
+TITLE = f"{onnx_edit.ENDS}takes"
 ELEMENTS = {app_data.SampleKind.INT16: onnx_types.CODES["i16"], app_data.SampleKind.FLOAT: onnx_types.FLOAT}
 
 

@@ -13,12 +13,13 @@ from PIL import Image
 
 from pipeline.config import ModelConfig
 from pipeline.config.app_data import Filter, Gives, ImageBytes, Takes
-from pipeline.config.tables import ImageLayout
+from pipeline.config.tables import ImageLayout, Step
 from pipeline.core import ort_session
 from pipeline.core.errors import ConfigError
-from pipeline.features.app_data import attach
+from pipeline.features.app_data import attach, label_file
 from pipeline.model.onnx_model import LeanModel
 from pipeline.passes.base import PassContext
+from pipeline.passes.registry import run_passes
 from pipeline.passes.saving import write_model
 from tests.features.app_data.samples import SIZE, classifier, labels
 
@@ -91,13 +92,19 @@ def test_bodies_read_what_the_app_gives_too(tmp_path: Path) -> None:
 
 
 def test_all_that_is_added_stays_float(tmp_path: Path) -> None:
-    """Passes are told its nodes, which are those of the graph."""
-    gives = Gives(classes=str(labels(tmp_path)), softmax=True)
-    made = attach.attachment(ModelConfig(path="m.onnx", takes=RGBA, gives=gives))
-    assert made
-    attached(classifier(), tmp_path, gives=gives)
-    nodes = {node.name for node in onnx.load(tmp_path / "made.onnx").graph.node}
-    assert set(made.nodes) == {name for name in nodes if name.startswith("app_data/")}
+    attached(classifier(), tmp_path, gives=Gives(classes=str(labels(tmp_path)), softmax=True))
+    whole = onnx.load(tmp_path / "made.onnx")
+    added = {node.name for node in whole.graph.node} - {node.name for node in classifier().graph.node}
+    assert {name for name in added if name.startswith("app_data/")} == added - {""}
+    model = LeanModel(proto=whole, folder=tmp_path, weights={})
+    context = PassContext(folder=tmp_path, where="m.onnx")
+    halved = run_passes(model, [Step(do="fp16")], context).model.proto
+    by_name = {node.name: node for node in halved.graph.node}
+    assert added - {""} <= by_name.keys()
+    assert "Softmax" in {by_name[name].op_type for name in added - {""}}
+    constants = {tensor.name: tensor.data_type for tensor in halved.graph.initializer}
+    assert constants["kernel"] == onnx.TensorProto.FLOAT16
+    assert constants["app_data/takes/divided by"] == onnx.TensorProto.FLOAT
 
 
 def test_other_labels_are_another_pass(tmp_path: Path) -> None:
@@ -162,11 +169,18 @@ def test_a_model_goes_through_it_once(tmp_path: Path) -> None:
 
 def test_labels_are_read_whole(tmp_path: Path) -> None:
     file = tmp_path / "labels.txt"
+    gives = Gives(classes=str(file))
     file.write_bytes("\ufeffa\r\nb c\n".encode())
-    assert attach.read_labels(file) == ["a", "b c"]
+    assert label_file.names_of(gives) == ["a", "b c"]
     file.write_bytes(b"")
     with pytest.raises(ConfigError, match="a file of 0 labels"):
-        attach.read_labels(file)
+        label_file.names_of(gives)
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="cannot be read"):
-        attach.read_labels(file)
+        label_file.names_of(gives)
+
+
+def test_characters_may_be_ends_of_lines_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "characters.txt"
+    file.write_bytes("a\n \n\u2028\n\u3000\n".encode())
+    assert label_file.names_of(Gives(text=str(file))) == ["a", " ", "\u2028", "\u3000"]

@@ -35,7 +35,7 @@ def test_pictures_become_labels_in_each_precision(tmp_path: Path) -> None:
     assert {(row["variant"], row["status"]) for row in results["rows"]} == {(name, "ok") for name in VARIANTS}
     assert "Ready to ship" in done.out
     (signature,) = json.loads((tmp_path / "out/bundle/manifest.json").read_text("utf-8"))["content"]["models"]
-    assert (signature["image"], signature["classes"]) == ("rgba", True)
+    assert (signature["image"], signature["answer"]) == ("rgba", "classes")
     assert [output["name"] for output in signature["outputs"]] == ["labels", "scores"]
     assert "takes the bytes of an image of any size" in (tmp_path / "out/bundle/README.md").read_text("utf-8")
 

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from pipeline.config import ModelConfig
-from pipeline.config.app_data import KEPT, Filter, Gives, ImageBytes, SampleKind, Takes, state_of
+from pipeline.config.app_data import KEPT, AnswerKind, BoxLayout, Filter, Gives, ImageBytes, SampleKind, Takes, state_of
 from pipeline.features.app_data import attach
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.signature import TextTokens
@@ -86,16 +86,21 @@ public class Build {
 
 MAIN = """
 import android.graphics.Bitmap;
-import com.example.demo.Label;
-import com.example.demo.Model;
+import com.example.demo.*;
 import java.io.File;
 import java.nio.file.Files;
 import java.nio.file.Paths;
 
 public class Pictures {
+    static int bits(float value) { return Float.floatToIntBits(value); }
+
+    static void given(Model model, Bitmap bitmap) throws Exception {
+        %s
+    }
+
     static void refused(Model model, Bitmap bitmap) throws Exception {
         try {
-            model.classify(bitmap);
+            given(model, bitmap);
         } catch (IllegalArgumentException error) {
             System.out.println(error.getMessage());
         }
@@ -105,9 +110,7 @@ public class Pictures {
         byte[] pixels = Files.readAllBytes(Paths.get(arguments[1]));
         int width = Integer.parseInt(arguments[2]);
         try (Model model = Model.open(new File(arguments[0]))) {
-            for (Label label : model.classify(new Bitmap(Bitmap.Config.ARGB_8888, pixels, width, false))) {
-                System.out.println(label.text + "|" + Float.floatToIntBits(label.score));
-            }
+            given(model, new Bitmap(Bitmap.Config.ARGB_8888, pixels, width, false));
             refused(model, new Bitmap(Bitmap.Config.HARDWARE, pixels, width, false));
             refused(model, new Bitmap(Bitmap.Config.ARGB_8888, pixels, width, true));
         }
@@ -116,37 +119,71 @@ public class Pictures {
 }
 """
 
+CODE = {
+    AnswerKind.CLASSES: """for (Label label : model.classify(bitmap)) {
+            System.out.println(label.text + "|" + bits(label.score));
+        }""",
+    AnswerKind.BOXES: """for (Box box : model.detect(bitmap)) {
+            System.out.println(box.text + "|" + bits(box.score) + "|" + bits(box.left) + "|" + bits(box.top)
+                    + "|" + bits(box.right) + "|" + bits(box.bottom));
+        }""",
+    AnswerKind.TEXT: "System.out.println(model.read(bitmap));",
+    AnswerKind.EMBEDDING: """for (float number : model.embed(bitmap)) {
+            System.out.println("|" + bits(number));
+        }""",
+    AnswerKind.MASK: """Mask mask = model.segment(bitmap);
+        for (int y = 0; y < mask.height; y++) {
+            StringBuilder line = new StringBuilder();
+            for (int x = 0; x < mask.width; x++) {
+                line.append(mask.at(x, y)).append(' ');
+            }
+            System.out.println(line);
+        }""",
+    AnswerKind.PROBABILITY: """System.out.println("|" + bits(model.probability(bitmap)));""",
+}
+"""What prints what a class gives of a bitmap."""
+
+
+def numbers(lines: list[str]) -> Any:
+    """The floats of lines, of which each has the bits behind its first column."""
+    rows = [[int(text) for text in line.split("|")[1:]] for line in lines]
+    return np.array(rows, np.int32).view(np.float32)
+
+
+def printed(folder: Path, form: ImageBytes, model: onnx.ModelProto, gives: Gives) -> tuple[list[str], dict[str, Any]]:
+    """What the class prints of a bitmap, and the outputs for its bytes in Python."""
+    library = fetched("jvm:1.28.0")
+    takes = Takes(image=form, filter=Filter.PILLOW_BILINEAR, divide=255)
+    lean = LeanModel(proto=model, folder=folder, weights={})
+    context = PassContext(folder=folder, where="m.onnx")
+    write_model(attach.attach(lean, attach.AttachOptions(takes=takes, gives=gives), context), folder / "whole.onnx")
+    table = ModelConfig(path="m.onnx", takes=takes, gives=gives)
+    bundle = bundle_of(folder / "made", folder / "whole.onnx", reference=False, table=table)
+    aar = released(bundle)
+    for name, text in (("graphics/Bitmap", BITMAP), ("graphics/ColorSpace", COLOR_SPACE), ("os/Build", BUILD)):
+        file = folder / f"android/{name}.java"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    sources = [str(file) for file in (folder / "android").rglob("*.java")]
+    subprocess.run(["javac", "-d", str(folder), *sources], check=True)
+
+    pixels = np.random.default_rng(3).integers(0, 256, (77, 101, 4), np.uint8)
+    (folder / "pixels").write_bytes(pixels.tobytes())
+    arguments = (str(bundle / "models/model.ort"), str(folder / "pixels"), "101")
+    lines = run(MAIN % CODE[gives.answer], arguments, (library, aar.parent / "classes.jar"), folder)
+    *lines, hardware, wide = lines
+    assert hardware.startswith("the bitmap is HARDWARE, not ARGB_8888: bitmap.copy(")
+    assert wide.startswith("the bitmap's colours are Display P3, not sRGB: ")
+    session = onnxruntime.InferenceSession(onnx.load(folder / "whole.onnx").SerializeToString())
+    outputs = session.run(None, {"image": pixels[None, ..., : form.channels]})
+    return lines, dict(zip((output.name for output in session.get_outputs()), outputs, strict=True))
+
 
 @pytest.mark.parametrize("form", ImageBytes)
 def test_a_bitmap_becomes_labels(tmp_path: Path, form: ImageBytes) -> None:
-    library = fetched("jvm:1.28.0")
-    takes = Takes(image=form, filter=Filter.PILLOW_BILINEAR, divide=255)
-    gives = Gives(classes=str(labels(tmp_path)), softmax=True, top=3)
-    model = LeanModel(proto=classifier(), folder=tmp_path, weights={})
-    context = PassContext(folder=tmp_path, where="m.onnx")
-    write_model(attach.attach(model, attach.AttachOptions(takes=takes, gives=gives), context), tmp_path / "whole.onnx")
-    table = ModelConfig(path="m.onnx", takes=takes, gives=gives)
-    bundle = bundle_of(tmp_path / "made", tmp_path / "whole.onnx", reference=False, table=table)
-    aar = released(bundle)
-    for name, text in (("graphics/Bitmap", BITMAP), ("graphics/ColorSpace", COLOR_SPACE), ("os/Build", BUILD)):
-        file = tmp_path / f"android/{name}.java"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    sources = [str(file) for file in (tmp_path / "android").rglob("*.java")]
-    subprocess.run(["javac", "-d", str(tmp_path), *sources], check=True)
-
-    pixels = np.random.default_rng(3).integers(0, 256, (77, 101, 4), np.uint8)
-    (tmp_path / "pixels").write_bytes(pixels.tobytes())
-    arguments = (str(bundle / "models/model.ort"), str(tmp_path / "pixels"), "101")
-    lines = run(MAIN, arguments, (library, aar.parent / "classes.jar"), tmp_path)
-
-    session = onnxruntime.InferenceSession(onnx.load(tmp_path / "whole.onnx").SerializeToString())
-    named, scores = session.run(None, {"image": pixels[None, ..., : form.channels]})
-    assert [line.split("|")[0] for line in lines[:3]] == list(named[0])
-    given = np.array([int(line.split("|")[1]) for line in lines[:3]], np.int32).view(np.float32)
-    np.testing.assert_allclose(given, scores[0], atol=1e-6)  # another release
-    assert lines[3].startswith("the bitmap is HARDWARE, not ARGB_8888: bitmap.copy(")
-    assert lines[4].startswith("the bitmap's colours are Display P3, not sRGB: ")
+    lines, wanted = printed(tmp_path, form, classifier(), Gives(classes=str(labels(tmp_path)), softmax=True, top=3))
+    assert [line.split("|")[0] for line in lines] == list(wanted["labels"][0])
+    np.testing.assert_allclose(numbers(lines)[:, 0], wanted["scores"][0], atol=1e-6)  # another release
 
 
 EMBED = """
@@ -195,6 +232,80 @@ def test_a_text_becomes_an_embedding(tmp_path: Path, length: str, kind: str) -> 
         }
         found = np.array(line.split(), np.int64).astype(np.int32).view(np.float32)
         np.testing.assert_allclose(found, session.run(None, given)[0][0], atol=1e-5)  # another release
+
+
+def headed(text: str) -> onnx.ModelProto:
+    """The classifier with another head behind the 20 values of each picture."""
+    model = classifier()
+    more = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18]>
+    m (float[1, 20] logits) => (float[{text}""")
+    del model.graph.output[:]
+    model.graph.node.extend(more.graph.node)
+    model.graph.output.extend(more.graph.output)
+    return model
+
+
+BOXES = """1, 2, 6] head) {
+        shape = Constant<value_ints = [1, 2, 6]>()
+        start = Constant<value_ints = [0]>()
+        end = Constant<value_ints = [12]>()
+        axis = Constant<value_ints = [1]>()
+        some = Slice(logits, start, end, axis)
+        likely = Sigmoid(some)
+        rows = Reshape(likely, shape)
+        factors = Constant<value_floats = [20.0, 20.0, 30.0, 30.0, 1.0, 1.0]>()
+        head = Mul(rows, factors)
+    }"""
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_a_bitmap_becomes_boxes(tmp_path: Path, labelled: bool) -> None:
+    gives = Gives(boxes=str(labels(tmp_path)) if labelled else True, layout=BoxLayout.XYXY_SCORE_CLASS, score=0.01)
+    lines, wanted = printed(tmp_path, ImageBytes.RGBA, headed(BOXES), gives)
+    texts = list(wanted["labels"]) if labelled else [""] * len(lines)
+    assert [line.split("|")[0] for line in lines] == texts
+    assert lines
+    np.testing.assert_allclose(numbers(lines)[:, 0], wanted["scores"], atol=1e-6)
+    np.testing.assert_allclose(numbers(lines)[:, 1:], wanted["boxes"], atol=1e-4)
+
+
+TEXT = """1, 5, 4] head) {
+        shape = Constant<value_ints = [1, 5, 4]>()
+        head = Reshape(logits, shape)
+    }"""
+
+
+def test_a_bitmap_becomes_text(tmp_path: Path) -> None:
+    (tmp_path / "characters.txt").write_text("é\nb\n \n", "utf-8")
+    gives = Gives(text=str(tmp_path / "characters.txt"), softmax=True)
+    lines, wanted = printed(tmp_path, ImageBytes.RGBA, headed(TEXT), gives)
+    assert lines == ["".join(wanted["text"])]
+    assert lines[0]
+
+
+def test_a_bitmap_becomes_numbers(tmp_path: Path) -> None:
+    lines, wanted = printed(tmp_path, ImageBytes.RGBA, classifier(), Gives(embedding=True, normalize=True))
+    assert len(lines) == 20
+    np.testing.assert_allclose(numbers(lines)[:, 0], wanted["embedding"][0], atol=1e-6)
+
+
+MASK = """1, 5, 2, 2] head) {
+        shape = Constant<value_ints = [1, 5, 2, 2]>()
+        head = Reshape(logits, shape)
+    }"""
+
+
+def test_a_bitmap_becomes_a_mask_as_large(tmp_path: Path) -> None:
+    lines, wanted = printed(tmp_path, ImageBytes.RGBA, headed(MASK), Gives(mask=True))
+    made = np.array([[int(number) for number in line.split()] for line in lines])
+    assert made.shape == wanted["mask"].shape == (77, 101)
+    assert len(np.unique(made)) > 1
+    assert np.mean(made != wanted["mask"]) < 1e-3  # another release
+
+
+def test_a_bitmap_becomes_one_number(tmp_path: Path) -> None:
+    lines, wanted = printed(tmp_path, ImageBytes.RGBA, classifier(), Gives(probability=True, softmax=True, index=7))
+    np.testing.assert_allclose(numbers(lines)[0], wanted["probability"], atol=1e-6)
 
 
 VOICES = """

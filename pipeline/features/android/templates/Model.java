@@ -487,7 +487,7 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
     }
 
 {% endif %}
-{% if model.classify %}
+{% if model.answer == "classes" %}
     /** The classes that a picture most likely shows, best first; as {@link #run(Bitmap)}. */
     @NonNull
     public List<Label> classify(@NonNull Bitmap bitmap) throws OrtException {
@@ -499,6 +499,71 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
                 labels.add(new Label(texts[i], scores.get(i)));
             }
             return labels;
+        }
+    }
+
+{% elif model.answer == "boxes" %}
+    /** What a picture shows and where, in its own pixels, best first; as {@link #run(Bitmap)}. */
+    @NonNull
+    public List<Box> detect(@NonNull Bitmap bitmap) throws OrtException {
+        try (Result result = run(bitmap)) {
+            List<Box> boxes = new ArrayList<>();
+            FloatBuffer corners = result.boxes();
+            FloatBuffer scores = result.scores();
+            LongBuffer classes = result.classes();
+{% if model.labelled %}
+            String[] labels = result.labels();
+{% endif %}
+            for (int i = 0; i < scores.remaining(); i++) {
+                boxes.add(new Box(corners.get(4 * i), corners.get(4 * i + 1), corners.get(4 * i + 2), corners.get(4 * i + 3),
+                        scores.get(i), (int) classes.get(i), {% if model.labelled %}labels[i]{% else %}""{% endif %}));
+            }
+            return boxes;
+        }
+    }
+
+{% elif model.answer == "text" %}
+    /** What is written in a picture; as {@link #run(Bitmap)}. */
+    @NonNull
+    public String read(@NonNull Bitmap bitmap) throws OrtException {
+        try (Result result = run(bitmap)) {
+            StringBuilder text = new StringBuilder();
+            for (String character : result.text()) {
+                text.append(character);
+            }
+            return text.toString();
+        }
+    }
+
+{% elif model.answer == "embedding" %}
+    /** The numbers that stand for a picture, for comparison with those of others; as {@link #run(Bitmap)}. */
+    @NonNull
+    public float[] embed(@NonNull Bitmap bitmap) throws OrtException {
+        try (Result result = run(bitmap)) {
+            FloatBuffer values = result.embedding();
+            float[] embedding = new float[values.remaining()];
+            values.get(embedding);
+            return embedding;
+        }
+    }
+
+{% elif model.answer == "mask" %}
+    /** The class of each pixel of a picture; as {@link #run(Bitmap)}. */
+    @NonNull
+    public Mask segment(@NonNull Bitmap bitmap) throws OrtException {
+        try (Result result = run(bitmap)) {
+            ByteBuffer values = result.mask();
+            byte[] classes = new byte[values.remaining()];
+            values.get(classes);
+            return new Mask(bitmap.getWidth(), bitmap.getHeight(), classes);
+        }
+    }
+
+{% elif model.answer == "probability" %}
+    /** How likely it is of a picture; as {@link #run(Bitmap)}. */
+    public float probability(@NonNull Bitmap bitmap) throws OrtException {
+        try (Result result = run(bitmap)) {
+            return result.probability().get(0);
         }
     }
 
