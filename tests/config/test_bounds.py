@@ -19,6 +19,7 @@ NUMBERS = (
 
 OTHERS = {
     ("gate", "rounds"): "fewer than 8 pairs decide nothing",
+    ("gate", "sustained_rounds"): "fewer than 4 pairs decide nothing",
     ("doctor", "minutes"): "no search, which may take a week",
     ("convert", "jobs"): "models at once, not compiler processes; 0 is as many as fit",
     ("check", "jobs"): "models at once, not compiler processes",
