@@ -47,6 +47,9 @@ def init(
     Sizes come from test data, from what the graph requires, or are the usual ones for such a model, tried by running
     it; guesses are marked # GUESSED in the file. Where no size is found, or a text is needed, the line to fill in is
     marked # FILL IN.
+
+    Where Transformers put its files beside the model, what an app has and gets in place of tensors is written, too (a
+    picture, labels): docs/app-data.md.
     """
     from pipeline.core import files as storage
     from pipeline.core import releases as ort_releases
