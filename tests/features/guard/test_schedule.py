@@ -75,7 +75,7 @@ def life(ours: Phone, fault: Fault, seed: int) -> list[Launch]:
     numbers, launches = random.Random(seed), []
     limit = LIMITS_MS[fault.kind in HANGING]
     limits: dict[str, Any] = {"limit": limit, **({"child_limits": limit} if fault.has_helper else {})}
-    ended_by_user = numbers.randrange(LAUNCHES) if fault.impatient else LAUNCHES
+    ended_by_user = numbers.randrange(LAUNCHES) if fault.impatient else None
     for number in range(LAUNCHES + 2):
         is_ended = number == ended_by_user
         waits = numbers.uniform(0.1, 1.2) if is_ended else 8.0 if fault.kind in HANGING and fault.stage == "run" else 0
