@@ -29,6 +29,7 @@ from pipeline.features.android.package import ASSETS, ai_pack, java_sources
 from pipeline.features.android.protection import Protection
 from pipeline.features.apple import package as apple
 from pipeline.features.languages import snippet
+from pipeline.model.signature import TextTokens
 from pipeline.release.app_code import code_for
 from pipeline.release.manifest import AppRule, Content, KeptReference, KeptTensor, Manifest, ModelSignature
 from pipeline.release.selection import selection
@@ -84,6 +85,14 @@ def everything() -> Content:
             dimensions={"batch": 1}, guessed=("batch",), preprocess=PreprocessConfig(input="x in"),
             values={"x in": "a text"}, padding={"x in": -1.5}, license="MIT",
             optional_inputs=(tensor("scale", 1),), constant_inputs=("zero point",), state={"y out": "x in"},
+        ),
+        ModelSignature(
+            model="words", inputs=(tensor("ids in", 1, "n"), tensor("mask in", 1, "n"), tensor("types in", 1, "n")),
+            outputs=(tensor("y out", 1, "rows"),),
+            text=TextTokens(
+                file="tokenizers/words.tokens", algorithm="wordpiece", library="tokenizers 0.23.3", ids="ids in",
+                mask="mask in", types="types in", most=128,
+            ),
         ),
         signature("m-8", inputs=(tensor("x in", 1, 8),), outputs=(tensor("y out", 1, 8),), size_of="m"),
     )  # fmt: skip
