@@ -3,7 +3,7 @@
 import logging
 import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -177,7 +177,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile bundle verify output/my/bundle --key key.pub",
     ),
     "ort-mobile schema": ("ort-mobile schema > config.schema.json",),
-    "ort-mobile help": ("ort-mobile help run", "ort-mobile help commands", "ort-mobile help session-options"),
+    "ort-mobile help": ("ort-mobile help run", "ort-mobile help commands", "ort-mobile help app-data"),
     "ort-mobile completion": ('eval "$(ort-mobile completion bash)"',),
 }
 """Examples by command."""
@@ -379,9 +379,41 @@ def write_session_options(formatter: click.HelpFormatter) -> None:
         formatter.write_dl([record for record in records if record])
 
 
+def write_app_data(formatter: click.HelpFormatter) -> None:
+    """The tables of a config by which a model takes and gives the app's own data."""
+    _write_tables(
+        formatter,
+        "What an app has (a picture, sound, a text) and what it gets (labels, boxes, text), as part of a model: two "
+        "tables of [[models]] in a config, for every file that is made. docs/app-data.md has examples.",
+        {"takes": "[models.takes]", "gives": "[models.gives]"},
+    )
+
+
+def write_features(formatter: click.HelpFormatter) -> None:
+    """The tables of a config by which several models become one."""
+    _write_tables(
+        formatter,
+        "Models that an app runs one after the other, as one graph: chains with windows, and loops over tokens. Beside "
+        "these, a table [[features]] has the keys of [[models]]. docs/features.md has examples.",
+        {"flow": "[[features.flow]]", "flow.inputs.NAME": "[features.flow.inputs.NAME]", "until": "[features.until]"},
+    )
+
+
+def _write_tables(formatter: click.HelpFormatter, text: str, tables: Mapping[str, str]) -> None:
+    """A text, and the keys of tables of the config: by title, the heading of each."""
+    from pipeline import config as configs
+
+    formatter.write_text(text)
+    for title, heading in tables.items():
+        with formatter.section(title):
+            formatter.write_dl(list(configs.key_texts(configs.TABLES[heading]).items()))
+
+
 TOPICS: dict[str, Callable[[click.HelpFormatter], None]] = {
     "commands": write_commands,
     "session-options": write_session_options,
+    "app-data": write_app_data,
+    "features": write_features,
 }
 """Pages of help by the name that stands behind `ort-mobile help`."""
 
@@ -394,7 +426,8 @@ SHELLS = ("bash", "zsh", "fish")
 def show_help(ctx: click.Context, command: tuple[str, ...]) -> None:
     """Show the help of COMMAND, with options that `ort-mobile COMMAND --help` only names; without one, of ort-mobile.
 
-    `help commands` lists every command, and `help session-options` the options of ONNX Runtime's sessions.
+    `help commands` lists every command, `help session-options` the options of ONNX Runtime's sessions, `help app-data`
+    what makes a model take pictures, sound or text, and `help features` how several models become one.
     """
     context = ctx.find_root()
     context.meta[FULL] = True

@@ -5,11 +5,13 @@ import shlex
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 
 from pipeline.cli.command import EXAMPLES, REST, SECTIONS, section_of
 from pipeline.cli.main import COMMANDS as TABLE
 from pipeline.cli.main import FIRST_PAGE, cli
+from pipeline.config import app_data, flow
 from pipeline.config import tables as config_tables
 from tests.command import leaves, ort_mobile
 
@@ -119,6 +121,16 @@ def test_session_options_stand_on_one_page(tmp_path: Path) -> None:
         assert {f"--{setting.key.replace('_', '-')}" for setting in config_tables.SESSION_SETTINGS} <= {*options}
         assert [option for option in options if f"  {option} " not in page] == []
         assert "--spinning on,off" not in ort_mobile(name, "--help", cwd=tmp_path).out
+
+
+@pytest.mark.parametrize(("topic", "table"), [("app-data", app_data.Gives), ("features", flow.Feed)])
+def test_tables_of_a_config_that_are_hard_to_find_have_a_page(tmp_path: Path, topic: str, table: type) -> None:
+    page = ort_mobile("help", topic, cwd=tmp_path).out
+    assert [
+        field.encode_name for field in msgspec.structs.fields(table) if f"\n  {field.encode_name} " not in page
+    ] == []
+    assert f"docs/{topic}.md" in page
+    assert f"`help {topic}`" in " ".join(ort_mobile("help", "help", cwd=tmp_path).out.split())
 
 
 @pytest.mark.parametrize("name", COMMANDS)
