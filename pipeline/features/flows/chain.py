@@ -79,7 +79,8 @@ def _values(whole: Whole, member: StageModel, info: TensorInfo, feed: flow_table
     """What comes as it is: a value of each run of the stage before, or the feature's own input in every run."""
     source = feed.source or ""
     if source not in whole.values:
-        return (whole.add_input(source, info.dtype or ElementType.FLOAT32, info.shape or ()),) * often
+        given = whole.add_input(source, info.dtype or ElementType.FLOAT32, info.shape or ())
+        return (_as_wanted(whole, given, feed, member.value(info.name), (info.dtype, info.dtype)),) * often
     values = whole.values[source]
     changed = [
         _as_wanted(whole, value, feed, f"{member.value(info.name)} {run}", _types(whole, source, info))

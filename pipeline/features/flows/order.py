@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import msgspec
+
 from pipeline import config as configs
 from pipeline.core.errors import ConfigError
 from pipeline.features.flows import whole as flow_whole
@@ -30,7 +32,7 @@ def refuse(feature: configs.FeatureConfig, tables: Mapping[str, configs.ModelCon
             )
         for name, feed in stage.inputs.items():
             table = configs.Feed(source=feed) if isinstance(feed, str) else feed
-            _refuse_feed(table, f"{at}, {name}")
+            _refuse_feed(table, stage.when, f"{at}, {name}")
             before = flow_whole.stage_of(table.source or "", names)
             if before is not None and before not in names[:number]:
                 raise ConfigError(
@@ -40,6 +42,7 @@ def refuse(feature: configs.FeatureConfig, tables: Mapping[str, configs.ModelCon
                     remedy="put the stages in the order in which they run; what comes back from the step before is a "
                     "`state`",
                 )
+    _refuse_names(feature, names, where)
     steps = [stage.run for stage in feature.flow if stage.when is configs.When.STEP]
     if bool(steps) != bool(feature.until) or len(steps) > 1 or (steps and names[-1] != steps[0]):
         raise ConfigError(
@@ -57,8 +60,37 @@ def refuse(feature: configs.FeatureConfig, tables: Mapping[str, configs.ModelCon
         )
 
 
-def _refuse_feed(feed: configs.Feed, where: str) -> None:
-    kinds = [key for key in ("source", "state", "tokens", "positions", "mask") if getattr(feed, key) is not None]
+def _refuse_names(feature: configs.FeatureConfig, stages: list[str], where: str) -> None:
+    """ConfigError for names of inputs and outputs that the graph has for its own values, and for one that is both."""
+    sources = (
+        feed if isinstance(feed, str) else feed.source for stage in feature.flow for feed in stage.inputs.values()
+    )
+    own = {source for source in sources if source and flow_whole.stage_of(source, stages) is None}
+    gives = {*feature.outputs, *(["tokens"] if feature.until else [])}
+    for name in sorted(own | gives):
+        taken = "an input and an output" if name in own & gives else "a value between stages" if "/" in name else ""
+        if taken or name.endswith((".kept", ".next")):
+            raise ConfigError(
+                f"{name!r} cannot be the name of an input or output of the feature",
+                where=where,
+                why=f"it is {taken or 'that of a state'}",
+                remedy="give another name, without / and not ending in .kept or .next",
+            )
+
+
+MEANT = {
+    "source": ("window", "hop", "rows", "fill", "divide", "add"),
+    "state": ("first", "fill"),
+    "tokens": ("begin",),
+    "positions": (),
+    "mask": (),
+}
+"""By what an input gets, the keys that say more of it."""
+OF_WINDOWS, OF_LOOPS = ("hop", "rows", "fill"), ("first", "tokens", "positions", "mask")
+
+
+def _refuse_feed(feed: configs.Feed, when: configs.When, where: str) -> None:
+    kinds = [key for key in MEANT if getattr(feed, key) is not None]
     if len(kinds) != 1:
         raise ConfigError(
             "an input gets " + ("two things" if kinds else "nothing"),
@@ -66,12 +98,31 @@ def _refuse_feed(feed: configs.Feed, where: str) -> None:
             why="one of `from`, `state`, `tokens`, `positions` and `mask` says what it is",
             remedy="write one of them",
         )
-    if feed.hop and not feed.window:
+    given = {
+        field.name
+        for field in msgspec.structs.fields(feed)
+        if getattr(feed, field.name) != field.default and field.name != kinds[0]
+    }
+    if strange := sorted(given - {*MEANT[kinds[0]]}):
         raise ConfigError(
-            f"a hop of {feed.hop} without a window",
+            f"`{strange[0]}` says nothing of this input",
             where=where,
-            why="a window is what moves on",
-            remedy="give `window`, how many rows the model takes",
+            why=f"it gets `{'from' if kinds[0] == 'source' else kinds[0]}`",
+            remedy="remove it",
+        )
+    if kinds[0] == "source" and not feed.window and (lacking := sorted(given & {*OF_WINDOWS})):
+        raise ConfigError(
+            f"`{lacking[0]}` without a window",
+            where=where,
+            why="a window is what moves on, has rows and is filled",
+            remedy="give `window`, how many rows the model takes, or remove it",
+        )
+    if when is configs.When.INIT and (of_loop := sorted({*given, kinds[0]} & {*OF_LOOPS})):
+        raise ConfigError(
+            f"`{of_loop[0]}` of a stage that is no loop",
+            where=where,
+            why="only what runs at every step of a loop has tokens and first values",
+            remedy='give the stage when = "step", or the input something else',
         )
     if feed.window and feed.hop and feed.hop > feed.window:
         raise ConfigError(

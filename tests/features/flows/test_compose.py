@@ -138,6 +138,16 @@ def test_a_number_of_the_models_table_becomes_a_constant(tmp_path: Path) -> None
     assert stream(table, sound, 8)[0] != samples.chain_by_hand(sound, 8)[0]
 
 
+def test_what_comes_without_a_window_is_divided_too(tmp_path: Path) -> None:
+    feed = configs.Feed(source="samples", divide=4, add=1)
+    flow = (configs.FlowStage(run="frames", inputs={"x": feed}),)
+    table = joined(samples.chain(flow=flow, outputs={}), samples.tables(tmp_path), tmp_path)
+    sound = np.arange(12, dtype=np.float32)[None]
+    (given,) = samples.session(Path(table.path)).run(["y"], {"samples": sound})
+    wanted = samples.session(samples.frames()).run(None, {"x": sound / np.float32(4) + np.float32(1)})[0]
+    np.testing.assert_array_equal(given, wanted)
+
+
 def test_large_weights_are_carried_over(tmp_path: Path) -> None:
     tables = samples.tables(tmp_path, "frames")
     wide = onnx_samples.make(
@@ -178,6 +188,28 @@ REFUSED: dict[str, tuple[configs.FeatureConfig, str, str]] = {
         "at least as large as `hop`",
     ),
     "a hop alone": (samples.chain(flow=(stage("frames", x=Feed(source="s", hop=8)),)), "without a window", "`window`"),
+    "a name twice": (samples.chain(outputs={"samples": "score.y"}), "cannot be the name", "another name"),
+    "a name with a slash": (
+        samples.chain(flow=(stage("frames", x=Feed(source="frames/x", window=12)),)),
+        "cannot be the name",
+        "without /",
+    ),
+    "rows alone": (samples.chain(flow=(stage("frames", x=Feed(source="s", rows=8)),)), "without a window", "`window`"),
+    "tokens of a chain": (
+        samples.chain(flow=(stage("frames", x=Feed(tokens=configs.Tokens.ALL, begin=(1,))),)),
+        "`tokens` of a stage that is no loop",
+        'when = "step"',
+    ),
+    "a first value of a chain": (
+        samples.chain(flow=(*samples.CHAIN[:2], stage("score", h=Feed(state="hn", first="frames.y")))),
+        "`first` of a stage that is no loop",
+        'when = "step"',
+    ),
+    "a window of a state": (
+        samples.chain(flow=(*samples.CHAIN[:2], stage("score", h=Feed(state="hn", window=3)))),
+        "`window` says nothing of this input",
+        "remove it",
+    ),
     "two writers": (
         samples.chain(flow=(stage("frames", x=Feed(source="s", state="y")),)),
         "an input gets two things",
