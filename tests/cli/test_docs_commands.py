@@ -297,7 +297,9 @@ def test_no_text_installs_a_name_that_is_on_no_index() -> None:
 
 LINES = re.compile(r"(?<![\w.])([a-z_]+) = (\"[^\"]*\"|\[[^\]]*\]|\{[^}]*\}+|\d[\d.]*|true|false)")
 TABLES = ("", "[[targets]]", "[[models]]", "[[runs]]", "[variants]", "[measure]", "[accuracy]", "[tune]", "[build]",
-          "[release]", "[release.apple]", "[bundle]", "[output]", "[store]", "[models.preprocess]")  # fmt: skip
+          "[release]", "[release.apple]", "[bundle]", "[output]", "[store]", "[models.preprocess]",
+          '[[features]]\nname = "f"\n[[features.flow]]\nrun = "m"',
+          '[[features]]\nname = "f"\n[[features.flow]]\nrun = "m"\n[features.flow.inputs]')  # fmt: skip
 CONFIG = """\
 {top}
 name = "m"

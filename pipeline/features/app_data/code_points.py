@@ -8,7 +8,8 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from pipeline.core.errors import ConfigError, MissingError
+from pipeline.core import errors as core_errors
+from pipeline.core.errors import ConfigError
 from pipeline.features.app_data.tokenizer_parts import Algorithm, TokenizerParts
 
 Answer = TypeVar("Answer")
@@ -54,11 +55,7 @@ def library() -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise MissingError(
-            "a tokenizer cannot be read",
-            why="the package tokenizers is not installed",
-            remedy="pip install 'ort-mobile-pipeline[text]'",
-        ) from error
+        raise core_errors.missing_extra("text", "tokenizers", "takes.text", error) from error
     return tokenizers
 
 
