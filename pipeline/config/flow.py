@@ -36,7 +36,7 @@ class Feed(Table, frozen=True, kw_only=True):
     window: Count | None = None
     """How many of the latest rows it gets; those that the next step needs again are kept as a state."""
     hop: Count | None = None
-    """By how many rows the window moves on for each run of the stage."""
+    """By how many rows the window moves on for each run of the stage; by all of them where it is left out."""
     rows: Count | None = None
     """Elements of a row; one, as of sound, where it is left out."""
     fill: float = 0.0
@@ -60,6 +60,11 @@ class Feed(Table, frozen=True, kw_only=True):
     begin: Annotated[tuple[int, ...], Meta(min_length=1, max_length=1000)] | None = None
     """The tokens that a loop begins with."""
 
+    @property
+    def rows_taken(self) -> int:
+        """By how many rows its window moves on for a run: `hop`, or all of it."""
+        return self.hop or self.window or 1
+
 
 class FlowStage(Table, frozen=True, kw_only=True):
     """A model of a feature and what its inputs get."""
@@ -71,6 +76,11 @@ class FlowStage(Table, frozen=True, kw_only=True):
     inputs: dict[str, run_spec.Text | Feed] = {}
     """By input: `STAGE.OUTPUT`, a name of the feature's own input, or a table. An input with a number in the model's
     `inputs` becomes a constant."""
+
+    @property
+    def feeds(self) -> dict[str, Feed]:
+        """By input a table; a text is its `from`."""
+        return {name: Feed(source=feed) if isinstance(feed, str) else feed for name, feed in self.inputs.items()}
 
 
 class Until(Table, frozen=True, kw_only=True):

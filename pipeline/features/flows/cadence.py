@@ -60,22 +60,16 @@ def runs(stages: tuple[flow_tables.FlowStage, ...], members: Mapping[str, StageM
 
 
 def _paces(stage: flow_tables.FlowStage, names: list[str], members: Mapping[str, StageModel]) -> Iterator[FeedRate]:
-    for name, feed in stage.inputs.items():
-        source = feed if isinstance(feed, str) else feed.source
-        if source is None:
-            continue
-        window = None if isinstance(feed, str) else feed.window
-        hop = 1 if isinstance(feed, str) or feed.hop is None else feed.hop
+    for feed in (feed for feed in stage.feeds.values() if feed.source):
+        source, hop = feed.source or "", feed.rows_taken
         before = flow_whole.stage_of(source, names)
         if before is None:
-            if window:
+            if feed.window:
                 yield FeedRate(source=f"input {source}", rows=1, stage=stage.run, hop=hop)
-            continue
-        if not window:
+        elif not feed.window:
             yield FeedRate(source=before, rows=1, stage=stage.run, hop=1)
-            continue
-        assert not isinstance(feed, str), name  # noqa: S101 - a window is in a table
-        info = members[before].outputs[source[len(before) + 1 :]]
-        size = prod(axis for axis in info.shape or () if isinstance(axis, int)) if info.fixed else 0
-        # Of an open size the hop itself is what comes with each run: the first run fails where it is not
-        yield FeedRate(source=before, rows=size // (feed.rows or 1) or hop, stage=stage.run, hop=hop)
+        else:
+            info = members[before].outputs[source[len(before) + 1 :]]
+            size = prod(axis for axis in info.shape or () if isinstance(axis, int)) if info.fixed else 0
+            # Of an open size the hop itself is what comes with each run: the first run fails where it is not
+            yield FeedRate(source=before, rows=size // (feed.rows or 1) or hop, stage=stage.run, hop=hop)

@@ -16,15 +16,13 @@ def add_stage(whole: Whole, stage: flow_tables.FlowStage, often: int) -> None:
     """Put a stage behind what is there; it runs so often in a step. ConfigError for what does not fit."""
     member = whole.members[stage.run]
     where = f"{whole.where}, stage {stage.run}"
-    feeds = {
-        name: flow_tables.Feed(source=feed) if isinstance(feed, str) else feed for name, feed in stage.inputs.items()
-    }
+    feeds = stage.feeds
     given: dict[str, tuple[str, ...]] = {}
     carried: dict[str, flow_whole.FlowState] = {}
     for name, info in member.inputs.items():
         feed = feeds.get(name)
         if feed is None:
-            given[name] = (_constant(whole, member, info, where),) * often
+            given[name] = (whole.add_constant(member, info, where),) * often
         elif feed.state:
             carried[name] = _state(whole, member, info, feed, where)
         elif feed.window:
@@ -44,23 +42,6 @@ def add_stage(whole: Whole, stage: flow_tables.FlowStage, often: int) -> None:
         whole.values[f"{stage.run}.{output}"] = tuple(member.made(output, run) for run in range(often))
 
 
-def _constant(whole: Whole, member: StageModel, info: TensorInfo, where: str) -> str:
-    """The constant of an input that the model's table has a number for; ConfigError for another."""
-    import numpy as np
-
-    number = member.constants.get(info.name)
-    if not isinstance(number, int | float) or info.dtype is None or info.dtype is ElementType.STRING:
-        raise ConfigError(
-            f"nothing gives the input {info.name!r}",
-            where=where,
-            why=f"it is {info}",
-            remedy=f'say in `inputs` of the stage where it comes from, as in `{info.name!r} = "x"` for an input of '
-            "the feature, or give a number in `inputs` of the model",
-        )
-    axes = [axis if isinstance(axis, int) else 1 for axis in info.shape or ()]
-    return whole.links.constant(member.value(info.name), np.full(axes, number, info.dtype.value))
-
-
 def _state(
     whole: Whole, member: StageModel, info: TensorInfo, feed: flow_tables.Feed, where: str
 ) -> flow_whole.FlowState:
@@ -72,7 +53,7 @@ def _state(
             why=f"it is {info}; outputs are {', '.join(map(str, member.outputs.values()))}",
             remedy="name the output that becomes it, and give its open dimensions in `dimensions` of the model",
         )
-    return whole.add_state(member.value(info.name).replace("/", "."), info.dtype, info.shape or (), feed.fill)
+    return whole.add_state(f"{member.name}.{info.name}", info.dtype, info.shape or (), feed.fill)
 
 
 def _values(whole: Whole, member: StageModel, info: TensorInfo, feed: flow_tables.Feed, often: int) -> tuple[str, ...]:
@@ -91,7 +72,7 @@ def _values(whole: Whole, member: StageModel, info: TensorInfo, feed: flow_table
 
 def _windows(whole: Whole, member: StageModel, info: TensorInfo, feed: flow_tables.Feed, often: int) -> tuple[str, ...]:
     """The windows that the runs of a stage get: what was kept and what is new, cut, in the shape of the input."""
-    window, hop = feed.window or 1, feed.hop or feed.window or 1
+    window, hop = feed.window or 1, feed.rows_taken
     source, title = feed.source or "", member.value(info.name)
     dtype = info.dtype or ElementType.FLOAT32
     row = [feed.rows] if feed.rows else []
@@ -109,7 +90,9 @@ def _windows(whole: Whole, member: StageModel, info: TensorInfo, feed: flow_tabl
         )
         for run, value in enumerate(fresh)
     ]
-    state = whole.add_state(title.replace("/", "."), dtype, (window - hop, *row), feed.fill) if window > hop else None
+    state = (
+        whole.add_state(f"{member.name}.{info.name}", dtype, (window - hop, *row), feed.fill) if window > hop else None
+    )
     parts = [state.input, *parts] if state else parts
     rows = whole.links.add("Concat", parts, f"{title} all", axis=0) if len(parts) > 1 else parts[0]
     if state:

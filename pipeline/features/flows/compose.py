@@ -90,8 +90,9 @@ def join(feature: configs.FeatureConfig, tables: Mapping[str, configs.ModelConfi
         places = onnx_model.range_digests(set(model.weights.values()))
         digest = onnx_model.content_digest(model, {name: places[span] for name, span in model.weights.items()})
         target = Path(feature.path) if feature.path else folder / digest[:16] / f"{feature.name}.onnx"
-        storage.make_folder(target.parent)
-        passes_saving.save_model(model, target)
+        if feature.path or not target.is_file():  # the cache has it by its content, whole or not at all
+            storage.make_folder(target.parent)
+            passes_saving.save_model(model, target)
     return Joined(
         path=str(target),
         states={state.output: state.input for state in whole.states},
@@ -105,12 +106,7 @@ def add_outputs(whole: Whole, feature: configs.FeatureConfig) -> None:
     if feature.until and not feature.outputs:
         return
     wanted = feature.outputs or {output: f"{last}.{output}" for output in whole.members[last].outputs}
-    carried = {
-        f"{stage.run}.{feed.state}"
-        for stage in feature.flow
-        for feed in stage.inputs.values()
-        if not isinstance(feed, str) and feed.state
-    }
+    carried = {f"{stage.run}.{feed.state}" for stage in feature.flow for feed in stage.feeds.values() if feed.state}
     for name, source in wanted.items():
         if not feature.outputs and source in carried:
             continue

@@ -49,13 +49,8 @@ def add_stage(whole: Whole, stage: flow_tables.FlowStage, until: flow_tables.Unt
     for name, info in member.inputs.items():
         feed = feeds.get(name)
         if feed is None:
-            raise ConfigError(
-                f"nothing gives the input {name!r}",
-                where=where,
-                why=f"it is {info}",
-                remedy="say in `inputs` of the stage what it gets",
-            )
-        if feed.state:
+            given[name] = whole.add_constant(member, info, where)
+        elif feed.state:
             part = _state(whole, member, info, feed, where)
             carried.append(part)
             given[name] = part.inside
@@ -105,8 +100,7 @@ def add_stage(whole: Whole, stage: flow_tables.FlowStage, until: flow_tables.Unt
 def expanded(stage: flow_tables.FlowStage, member: StageModel, where: str) -> dict[str, flow_tables.Feed]:
     """What each input gets, `%d` in names replaced by the numbers that the model's inputs have there."""
     feeds: dict[str, flow_tables.Feed] = {}
-    for name, feed in stage.inputs.items():
-        made = flow_tables.Feed(source=feed) if isinstance(feed, str) else feed
+    for name, made in stage.feeds.items():
         if "%d" not in name:
             feeds[name] = made
             continue

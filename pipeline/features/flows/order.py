@@ -30,13 +30,12 @@ def refuse(feature: configs.FeatureConfig, tables: Mapping[str, configs.ModelCon
                 why="values are named by the model that gives them",
                 remedy="give it a second time under [[models]], with another `name`",
             )
-        for name, feed in stage.inputs.items():
-            table = configs.Feed(source=feed) if isinstance(feed, str) else feed
-            _refuse_feed(table, stage.when, f"{at}, {name}")
-            before = flow_whole.stage_of(table.source or "", names)
+        for name, feed in stage.feeds.items():
+            _refuse_feed(feed, stage.when, f"{at}, {name}")
+            before = flow_whole.stage_of(feed.source or "", names)
             if before is not None and before not in names[:number]:
                 raise ConfigError(
-                    f"{table.source!r} is not there yet",
+                    f"{feed.source!r} is not there yet",
                     where=f"{at}, {name}",
                     why=f"{before} runs {'behind it' if before != stage.run else 'in this very stage'}",
                     remedy="put the stages in the order in which they run; what comes back from the step before is a "
@@ -62,9 +61,7 @@ def refuse(feature: configs.FeatureConfig, tables: Mapping[str, configs.ModelCon
 
 def _refuse_names(feature: configs.FeatureConfig, stages: list[str], where: str) -> None:
     """ConfigError for names of inputs and outputs that the graph has for its own values, and for one that is both."""
-    sources = (
-        feed if isinstance(feed, str) else feed.source for stage in feature.flow for feed in stage.inputs.values()
-    )
+    sources = (feed.source for stage in feature.flow for feed in stage.feeds.values())
     own = {source for source in sources if source and flow_whole.stage_of(source, stages) is None}
     gives = {*feature.outputs, *(["tokens"] if feature.until else [])}
     for name in sorted(own | gives):
@@ -137,7 +134,7 @@ def refuse_members(feature: configs.FeatureConfig, members: Mapping[str, StageMo
     """Raise ConfigError for inputs that a model does not have, and for models that one graph cannot have."""
     for stage in feature.flow:
         member, at = members[stage.run], f"{where}, stage {stage.run}"
-        for name, feed in stage.inputs.items():
+        for name, feed in stage.feeds.items():
             if "%d" not in name and name not in member.inputs:
                 raise ConfigError(
                     f"the model has no input {name!r}",
@@ -145,7 +142,7 @@ def refuse_members(feature: configs.FeatureConfig, members: Mapping[str, StageMo
                     why=f"it has {', '.join(map(str, member.inputs.values())) or 'none'}",
                     remedy="name one of them",
                 )
-            source = feed if isinstance(feed, str) else feed.source or ""
+            source = feed.source or ""
             before = flow_whole.stage_of(source, members)
             if before and source[len(before) + 1 :] not in members[before].outputs:
                 raise ConfigError(

@@ -72,6 +72,22 @@ class Whole:
         self.states.append(state)
         return state
 
+    def add_constant(self, member: StageModel, info: TensorInfo, where: str) -> str:
+        """The constant of an input that the model's table has a number for; ConfigError where nothing gives it."""
+        import numpy as np
+
+        number = member.constants.get(info.name)
+        if not isinstance(number, int | float) or info.dtype is None or info.dtype is ElementType.STRING:
+            raise ConfigError(
+                f"nothing gives the input {info.name!r}",
+                where=where,
+                why=f"it is {info}",
+                remedy=f'say in `inputs` of the stage where it comes from, as in `{info.name!r} = "x"` for an input of '
+                "the feature, or give a number in `inputs` of the model",
+            )
+        axes = [axis if isinstance(axis, int) else 1 for axis in info.shape or ()]
+        return self.links.constant(member.value(info.name), np.full(axes, number, info.dtype.value))
+
     def numbers(self, name: str, *values: int) -> str:
         """A constant of whole numbers, of one axis."""
         import numpy as np

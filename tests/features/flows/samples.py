@@ -163,7 +163,11 @@ def chain_by_hand(samples: Any, chunk: int) -> list[float]:
 
 def loop_by_hand(numbers: Any) -> list[int]:
     """The tokens that a loop of Python chooses."""
-    memory = session(encoder()).run(None, {"x": numbers})[0]
+    return tokens_by_hand(session(encoder()).run(None, {"x": numbers})[0])
+
+
+def tokens_by_hand(memory: Any) -> list[int]:
+    """The same of an encoder's output."""
     decode, cache, tokens = session(decoder()), np.zeros((1, 1, 0, 4), np.float32), [1]
     for _ in range(UNTIL.most):
         feeds = {"ids": np.array([tokens[-1:]]), "memory": memory, "past_0_key": cache}

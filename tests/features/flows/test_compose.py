@@ -148,6 +148,45 @@ def test_what_comes_without_a_window_is_divided_too(tmp_path: Path) -> None:
     np.testing.assert_array_equal(given, wanted)
 
 
+def test_a_window_without_a_hop_moves_on_by_itself(tmp_path: Path) -> None:
+    flow = (
+        configs.FlowStage(run="frames", inputs={"x": configs.Feed(source="samples", window=12)}),
+        configs.FlowStage(run="pairs", inputs={"x": configs.Feed(source="frames.y", rows=2, window=2)}),
+    )
+    pairs = onnx_samples.make(
+        onnx_samples.parsed_nodes("y = Neg (x)"),
+        [onnx_samples.value("x", [1, 4])],
+        [onnx_samples.value("y", [1, 4])],
+        [],
+    )
+    onnx.save(pairs, tmp_path / "pairs.onnx")
+    tables = samples.tables(tmp_path) | {"pairs": configs.ModelConfig(path=str(tmp_path / "pairs.onnx"))}
+    table = joined(samples.chain(flow=flow, outputs={}), tables, tmp_path)
+    assert table.state == {}
+    sound = np.arange(12, dtype=np.float32)[None]
+    (given,) = samples.session(Path(table.path)).run(["y"], {"samples": sound})
+    frames = samples.session(samples.frames()).run(None, {"x": sound})[0]
+    np.testing.assert_array_equal(given, -frames.reshape(2, 4))
+
+
+def test_a_number_of_the_models_table_becomes_a_constant_of_a_loop(tmp_path: Path) -> None:
+    tables = samples.tables(tmp_path)
+    tables["decoder"] = msgspec.structs.replace(tables["decoder"], inputs={"memory": 0.25})
+    (_, step) = samples.LOOP
+    step = msgspec.structs.replace(step, inputs={name: feed for name, feed in step.inputs.items() if name != "memory"})
+    table = joined(samples.loop(flow=(step,)), tables, tmp_path)
+    tokens = samples.session(Path(table.path)).run(["tokens"], {})[0][0].tolist()
+    assert tokens == samples.tokens_by_hand(np.full((1, 4), 0.25, np.float32))
+
+
+def test_a_feature_that_is_in_the_cache_is_not_written_again(tmp_path: Path) -> None:
+    tables = samples.tables(tmp_path)
+    file = Path(compose.join(samples.chain(), tables, "features").path)
+    before = file.stat()
+    assert compose.join(samples.chain(), tables, "features").path == str(file)
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
 def test_large_weights_are_carried_over(tmp_path: Path) -> None:
     tables = samples.tables(tmp_path, "frames")
     wide = onnx_samples.make(
