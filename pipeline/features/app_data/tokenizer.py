@@ -16,7 +16,8 @@ class Tokenizer:
 
     def __init__(self, content: bytes) -> None:
         """From the bytes of a tokenizer's file; ValueError for another one."""
-        self.algorithm, self.library, parts = tokenizer_file.sections(content)
+        file = tokenizer_file.read(content)
+        self.algorithm, self.library, parts = file.algorithm, file.library, file.sections
         options = dict(line.split(" ") for line in parts["options"])
         self.options = {name: int(number) for name, number in options.items()}
         self.begin, self.end = ([int(line) for line in parts[name]] for name in ("begin", "end"))

@@ -5,7 +5,8 @@ a count, then as many lines.
 A BPE has no tokens in it, only ids: those of the 256 bytes, and of pairs what they become.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from pipeline.features.app_data import code_points, tokenizer_parts
 from pipeline.features.app_data.code_points import CodePoints
@@ -50,8 +51,17 @@ def _line(change: code_points.Becoming) -> str:
     return f"{change.first:x} {change.last:x} {change.how}{numbers}"
 
 
-def sections(content: bytes) -> tuple[Algorithm, str, dict[str, list[str]]]:
-    """The algorithm, the library and the lines of each section; ValueError for what is no such file."""
+@dataclass(frozen=True, slots=True)
+class TokenizerFile:
+    """A file that was read: the library that was asked with its version, and the lines of each section."""
+
+    algorithm: Algorithm
+    library: str
+    sections: Mapping[str, Sequence[str]]
+
+
+def read(content: bytes) -> TokenizerFile:
+    """The file of a tokenizer; ValueError for what is none."""
     lines = content.decode().split("\n")
     if not lines[0].startswith(f"{HEAD} "):
         raise ValueError(f"it does not begin with {HEAD!r}")
@@ -62,4 +72,4 @@ def sections(content: bytes) -> tuple[Algorithm, str, dict[str, list[str]]]:
         parts[name] = lines[at + 1 : at + 1 + int(count)]
         at += 1 + int(count)
     _, _, algorithm, library = lines[0].split(" ", 3)
-    return Algorithm(algorithm), library, parts
+    return TokenizerFile(Algorithm(algorithm), library, parts)
