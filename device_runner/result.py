@@ -99,6 +99,13 @@ class Failure(Problem, frozen=True, kw_only=True):
     stage: str = ""
 
 
+class RailReading(Struct, frozen=True, kw_only=True):
+    """What flowed through a power rail since the device started, and when it was read, since then, too."""
+
+    at_ms: int
+    microjoules: int
+
+
 class Conditions(Struct, frozen=True, kw_only=True):
     """State of the device around a run; None where it does not tell."""
 
@@ -116,6 +123,8 @@ class Conditions(Struct, frozen=True, kw_only=True):
     cpu_mhz: tuple[int, ...] = ()
     zones_celsius: dict[str, float] = {}
     """Temperature by the name of the thermal zone; the highest where several have one name."""
+    rails: dict[str, RailReading] = {}
+    """Energy by the name of the power rail, around sustained runs."""
 
 
 THROTTLES_FROM = 2

@@ -26,6 +26,7 @@ from device_runner.result import (
     Conditions,
     Failure,
     FailureKind,
+    RailReading,
     RunResult,
     status_of,
     utc_now,
@@ -113,7 +114,7 @@ class ProbeDevice(FilePlacement, Device):
                 return without_measurement(spec, self.name, ready)
             spec, library = ready
             with self._run_folder() as folder:
-                started, before, put_ns = utc_now(), self._conditions_now(), self.put_ns
+                started, before, put_ns = utc_now(), self._conditions_around(spec), self.put_ns
                 if spec.perf_test:
                     result = measured_with(spec, self.name, partial(self._prepare_tool, spec, library, folder))
                 else:
@@ -130,7 +131,7 @@ class ProbeDevice(FilePlacement, Device):
                     started_at=started,
                     push_ns=self.put_ns - put_ns,
                     before=before,
-                    after=self._conditions_now(),
+                    after=self._conditions_around(spec),
                 )
         except (RunnerError, OSError) as error:
             return without_measurement(spec, self.name, self._failed(error))
@@ -171,6 +172,15 @@ class ProbeDevice(FilePlacement, Device):
     @abstractmethod
     def _conditions_now(self) -> Conditions:
         """State of the device around the run."""
+
+    def _conditions_around(self, spec: RunSpec) -> Conditions:
+        """That state; with energy where a run takes so long that it shows."""
+        conditions = self._conditions_now()
+        return replace(conditions, rails=self._rails_now()) if spec.sustain_seconds else conditions
+
+    def _rails_now(self) -> dict[str, RailReading]:
+        """Energy by power rail; none where the device does not tell."""
+        return {}
 
     def _looked_into(self, result: RunResult, before: Conditions) -> RunResult:
         """A result with what the device can say of a failure besides, and what a reader must know of the device."""

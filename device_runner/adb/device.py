@@ -507,3 +507,8 @@ class AdbDevice(device_run.ProbeDevice):
             )
             self._conditions_at = time.monotonic()
         return self._conditions
+
+    def _rails_now(self) -> dict[str, run_result.RailReading]:
+        from device_runner.adb import power_rails  # protobuf takes a while to load
+
+        return power_rails.read_rails(self.link)

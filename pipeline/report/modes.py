@@ -106,6 +106,16 @@ def late_comparisons(
     return {key: summary.comparison for key, summary in run_compare.summarize(groups, first, rule).items()}
 
 
+def rails_listing(where: str, lasting: Sequence[tuple[ModeRow, sustained_load.SustainedNumbers]]) -> Listing | None:
+    """Energy of sustained runs by power rail; None where no device tells."""
+    cells = tuple(
+        (mode_row.variant, mode_row.run, use.name, f"{wording.significant(use.watts)} W", f"{use.millijoules:.3g} mJ")
+        for mode_row, numbers in lasting
+        for use in numbers.rails[:RAILS_SHOWN]
+    )
+    return Listing(title=f"Energy by power rail: {where}", head=RAILS_HEAD, rows=cells) if cells else None
+
+
 def order_listing(where: str, rows: Sequence[ModeRow]) -> Listing | None:
     """Where the fastest at the end is not the fastest at the beginning: both, and whether that is shown."""
     lasting = [(row, row.sustained) for row in rows if row.sustained]
@@ -190,6 +200,8 @@ def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
         if lasting_rows := [(row, row.sustained) for row in rows if row.sustained]:
             cells = tuple(_sustained_cells(row, numbers) for row, numbers in lasting_rows)
             listings.append(Listing(title=f"Sustained load: {where}", head=SUSTAINED_HEAD, rows=cells))
+            if rails := rails_listing(where, lasting_rows):
+                listings.append(rails)
             if order := order_listing(where, rows):
                 listings.append(order)
             # Medians of the medians in even stretches of time, as far as the longest run went
@@ -255,6 +267,10 @@ SUSTAINED_HEAD = (
     "Clock",
     "Temperature",
 )
+RAILS_HEAD = ("Variant", "Run", "Rail", "Power", "An inference")
+RAILS_SHOWN = 5
+"""The highest; all are in results.json."""
+
 MLPERF_HEAD = (
     "Variant",
     "Run",

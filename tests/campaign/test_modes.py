@@ -9,14 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.result import ColdStart, DeviceSample, LatencyBin, RunResult, Status, SustainedRun
+from device_runner.result import (
+    ColdStart,
+    Conditions,
+    DeviceSample,
+    LatencyBin,
+    RailReading,
+    RunResult,
+    Status,
+    SustainedRun,
+)
 from device_runner.spec import RunOptions
 from pipeline.campaign.plan import in_modes, recorded
 from pipeline.campaign.planned import Inputs, PlannedRun
 from pipeline.campaign.specs import spec_of
 from pipeline.campaign.statistics.cold import cold_numbers
 from pipeline.campaign.statistics.mlperf import early_stopping, mlperf_numbers
-from pipeline.campaign.statistics.sustained import sustained_numbers, throttled_after
+from pipeline.campaign.statistics.sustained import rail_uses, sustained_numbers, throttled_after
 from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
 from tests.scripted_devices import plan_of
 from tests.values import present
@@ -50,6 +59,20 @@ def test_modes_are_runs_of_their_own() -> None:
 def test_a_cold_run_ends_with_its_first_inference() -> None:
     spec = spec_in(COLD, MeasureConfig(warmup=9, min_runs=50))
     assert (spec["cold"], spec["warmup"], spec["min_runs"], spec["min_seconds"]) == (True, 0, 0, 0.0)
+
+
+def test_power_and_energy_of_an_inference_come_from_readings_around_a_run() -> None:
+    lasting = curve([1.0] * 300)
+    numbers = present(sustained_numbers(lasting))
+    readings = {"gpu": (0, 0), "cpu": (10**6, 10**6), "anew": (9, 5), "once": (1, 1)}
+    before = Conditions(rails={name: RailReading(at_ms=at, microjoules=used) for name, (at, used) in readings.items()})
+    readings = {"gpu": (2000, 10**6), "cpu": (10**6 + 2000, 7 * 10**6), "anew": (2009, 4)}
+    after = Conditions(rails={name: RailReading(at_ms=at, microjoules=used) for name, (at, used) in readings.items()})
+    result = RunResult(spec_id="x", device="d", status=Status.OK, sustained=lasting, before=before, after=after)
+    uses = rail_uses(result, numbers)
+    assert [(use.name, use.watts) for use in uses] == [("cpu", 3.0), ("gpu", 0.5)]
+    of_inference = 1e3 * numbers.length_ns / 1e9 / numbers.inferences
+    assert [use.millijoules for use in uses] == [pytest.approx(3.0 * of_inference), pytest.approx(0.5 * of_inference)]
 
 
 def test_a_sustained_run_has_the_time_that_it_needs() -> None:

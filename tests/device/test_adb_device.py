@@ -17,7 +17,7 @@ from device_runner.build import build_library
 from device_runner.device import open_device
 from device_runner.plugins import installed_plugin
 from device_runner.providers import CHIPS
-from device_runner.result import Failure, FailureKind, Mark, Status
+from device_runner.result import Failure, FailureKind, Mark, RailReading, Status
 from device_runner.spec import ElementType, Plugin, RunOptions, RunSpec, TensorFile
 from pipeline.partition import stand_in
 from tests.command import ort_mobile
@@ -26,6 +26,7 @@ from tests.custom_ops.samples import model as custom_operator_model
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
 from tests.device.conftest import Count
 from tests.device.npu import plugin_files
+from tests.device_runner.test_power_rails import TRACE
 from tests.features.sizes import two_sizes
 from tests.ort_models import convert, texts
 from tests.values import present
@@ -178,6 +179,28 @@ def test_cold_starts_and_sustained_runs_come_back(opened: Open, phone: Phone, mo
     found = device.run(quick(models, warmup="auto", min_runs=20))
     assert found.warmup is not None
     assert len(found.warmup_ns) + len(found.latencies_ns) == 25
+
+
+PERFETTO = """[ "$*" = "--config - --txt --out -" ] || exit 1
+grep -q collect_power_rails || exit 1
+cat "$PHONE/trace"
+echo 1 >> "$PHONE/traced"
+[ $(wc -l < "$PHONE/traced") -gt 1 ] || exit 0
+cat "$PHONE/trace.more"
+"""
+"""Prints a trace, and more of it when it is asked again."""
+
+
+def test_sustained_runs_have_energy_by_power_rail(opened: Open, phone: Phone, models: Path) -> None:
+    phone.write("bin/perfetto", f"#!/bin/sh\n{PERFETTO}").chmod(0o755)
+    (phone.folder / "trace").write_bytes(TRACE)
+    (phone.folder / "trace.more").write_bytes(bytes.fromhex("0a0dc2020a1208080410891818d03e"))
+    device = opened(phone)
+    lasting = device.run(quick(models, sustain_seconds=1.2))
+    assert lasting.status is Status.OK, lasting.failure
+    assert lasting.before.rails["S3M_VDD_CPUCL1"] == RailReading(at_ms=5, microjoules=666)
+    assert lasting.after.rails["S3M_VDD_CPUCL1"] == RailReading(at_ms=3081, microjoules=8016)
+    assert device.run(quick(models)).before.rails == {}
 
 
 def test_unchanged_files_are_not_pushed_again(opened: Open, farm: Farm, models: Path) -> None:

@@ -6,7 +6,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from device_runner.result import ColdStart, Conditions, DeviceSample, LatencyBin, RunResult, Status, SustainedRun
+from device_runner.result import (
+    ColdStart,
+    Conditions,
+    DeviceSample,
+    LatencyBin,
+    RailReading,
+    RunResult,
+    Status,
+    SustainedRun,
+)
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.record import RecordedRun, RunRecord
 from pipeline.campaign.statistics.compare import DEFAULT_RULE, Verdict
@@ -59,7 +68,11 @@ def report() -> CampaignReport:
                 for s in range(100)
             )  # fmt: skip
             samples = tuple(DeviceSample(at_ns=s * 10**9, mhz=2000 - s) for s in range(100))
-            runs.append(run(one, 0, sustained=SustainedRun(bins=bins, samples=samples)))
+            before, after = (
+                Conditions(rails={"CPU": RailReading(at_ms=at, microjoules=5_000 * at)}) for at in (1, 101_000)
+            )
+            lasting = SustainedRun(bins=bins, samples=samples)
+            runs.append(run(one, 0, sustained=lasting, before=before, after=after))
     measure = MeasureConfig(mode=(STEADY, COLD, SUSTAINED), rule=MeasureRule.MLPERF)
     modes = mode_rows(planned, runs, measure, DEFAULT_RULE)
     assert not modes.failures
@@ -81,6 +94,8 @@ def test_each_mode_has_a_table_of_its_own(report: CampaignReport) -> None:
         ("b", "cpu", "100", "900", "100 ms", "150 ms", "1.50", "1", "-", "-", "-", "50.0 s",
          "1995 to 1910 MHz", "-"),
     )  # fmt: skip
+    rail = ("cpu", "CPU", "5.00 W", "556 mJ")
+    assert listings["Energy by power rail: m on d"] == (("a", *rail), ("b", *rail))
     assert listings["Median latency over time: m on d"][1][2:] == ("100 ms",) * 4 + ("150 ms",) * 4
     by_rule = listings["MLPerf single stream (LoadGen's early stopping estimate): m on d"]
     assert by_rule[0] == ("a", "cpu", "100 ms", "100 ms", "100 ms", "5", "1024", "102", "yes")

@@ -26,6 +26,14 @@ START_ROOM_CELSIUS = 2.0
 """Sustained runs whose battery was warmer or colder than usual by more than this at their start are not compared."""
 
 
+class RailUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What flowed through a power rail in a run, and the share of an inference."""
+
+    name: str
+    watts: float
+    millijoules: float
+
+
 class SustainedNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """Latency under load for minutes. `ratio` is late over fresh; 1.2 is a fifth slower than at the beginning.
 
@@ -47,6 +55,8 @@ class SustainedNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """Sustained runs in all; the numbers are of the one whose end is the middle one."""
     curve: tuple[tuple[int, int], ...] = ()
     """Of each stretch of the run when it began, and the median of its inferences, in nanoseconds."""
+    rails: tuple[RailUse, ...] = ()
+    """By power, the highest first."""
 
 
 def sustained_numbers(run: run_result.SustainedRun) -> SustainedNumbers | None:
@@ -83,9 +93,28 @@ def sustained_numbers(run: run_result.SustainedRun) -> SustainedNumbers | None:
 
 def middle_of(results: Iterable[run_result.RunResult]) -> SustainedNumbers | None:
     """The numbers of the run whose end is in the middle of several; None without any."""
-    numbers = [found for result in results if result.sustained and (found := sustained_numbers(result.sustained))]
+    numbers = [
+        msgspec.structs.replace(of_run, rails=rail_uses(result, of_run))
+        for result in results
+        if result.sustained and (of_run := sustained_numbers(result.sustained))
+    ]
     in_order = sorted(numbers, key=lambda of_run: of_run.late_ns)
     return msgspec.structs.replace(in_order[(len(in_order) - 1) // 2], runs=len(in_order)) if in_order else None
+
+
+def rail_uses(result: run_result.RunResult, numbers: SustainedNumbers) -> tuple[RailUse, ...]:
+    """Mean power between the readings before and after a run, and an inference's share of it, idle power included.
+
+    A rail that was not read twice, or whose counter began anew between, is left out.
+    """
+    uses = []
+    for name, before in result.before.rails.items():
+        after = result.after.rails.get(name, before)
+        if after.at_ms > before.at_ms and after.microjoules > before.microjoules:
+            watts = (after.microjoules - before.microjoules) / 1e3 / (after.at_ms - before.at_ms)
+            millijoules = watts * numbers.length_ns / 1e6 / max(numbers.inferences, 1)
+            uses.append(RailUse(name=name, watts=watts, millijoules=millijoules))
+    return tuple(sorted(uses, key=lambda use: -use.watts))
 
 
 def late_ns(result: run_result.RunResult) -> tuple[int, ...]:
