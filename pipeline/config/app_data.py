@@ -32,6 +32,29 @@ class SampleKind(StrEnum):
     FLOAT = "float"
 
 
+class SoundFeatures(StrEnum):
+    """What is computed of samples before a model sees them."""
+
+    LOG_MEL = "log-mel"
+    FBANK = "fbank"
+
+
+class WindowType(StrEnum):
+    """What the samples of a frame are multiplied with, by Kaldi's names."""
+
+    POVEY = "povey"
+    HAMMING = "hamming"
+    HANNING = "hanning"
+
+
+LENGTH = "length"
+"""The open axis of a whole recording."""
+
+LOG_MEL_RATE = 16_000
+"""Samples a second that Whisper's features are of."""
+LEAST_FBANK_RATE = 1_000
+"""So that a frame has some samples."""
+
 SAMPLES, KEPT, NEXT_KEPT = "samples", "samples_kept", "samples_next"
 """Of sound: the input with what is new, the one with what was kept of the step before, and the output that is kept."""
 
@@ -75,13 +98,28 @@ class Takes(config_tables.Table, frozen=True, kw_only=True):
     image: ImageBytes | None = None
     """The bytes of an image, of any height and width: rgba (as of Android's Bitmap and iOS's CGImage) or rgb."""
     samples: SampleKind | None = None
-    """Samples of sound, mono: int16 or float, in steps of `hop`; the window that the model takes is a state."""
+    """Samples of sound, mono: int16 or float, in steps of `hop`, where the window that the model takes is a state; of
+    `features` without `hop` a whole recording of any length."""
     rate: Count | None = None
     """Of samples: how many a second, which the app must record with."""
     window: Count | None = None
-    """Of samples: how many the model takes in each step; by default the length of its input."""
+    """Of samples: how many the model takes in each step; by default the length of its input. Of a whole recording: to
+    which length it is cut, or filled up with silence."""
     hop: Count | None = None
     """Of samples: how many are new in each step, at most `window`; the others are kept of the step before."""
+    features: SoundFeatures | None = None
+    """Of samples: what a model takes in their place. log-mel is Whisper's, of a recording of 30 s by default; fbank is
+    Kaldi's, with frames of 25 ms each 10 ms."""
+    bins: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    """Of features: how many mel filters (Kaldi's num_mel_bins); by default as many as the model's input has."""
+    low_freq: Annotated[float, Meta(ge=0)] = 20.0
+    """Of fbank: where the lowest filter begins, in Hz."""
+    high_freq: float = 0.0
+    """Of fbank: where the highest filter ends, in Hz; 0 and less are counted from half the rate, as in Kaldi."""
+    window_type: WindowType = WindowType.POVEY
+    """Of fbank: povey, hamming or hanning: what the samples of a frame are multiplied with."""
+    snip_edges: bool = True
+    """Of fbank: true has only frames that lie in the recording; false one for each 10 ms, with mirrored edges."""
     text: str | None = None
     """The tokenizer.json that the model was trained with: WordPiece with BERT's normalizer, or byte-level BPE."""
     ids: run_spec.Text | None = None
@@ -138,25 +176,45 @@ class Takes(config_tables.Table, frozen=True, kw_only=True):
         return (self.short_side, self.short_side) if isinstance(self.resize, str) else self.resize
 
     @property
-    def usual_size(self) -> tuple[int, int]:
-        """Height and width of an image for who has none: neither those of the model's input, nor square."""
-        height, width = self.size or (224, 224)
-        return 2 * height + 1, 3 * width
+    def whole_recording(self) -> bool:
+        """Whether the app gives all samples of a recording at once, however many there are."""
+        return bool(self.samples and self.features and not self.hop)
 
+    @property
+    def highest_freq(self) -> float:
+        """Where the highest filter of fbank ends, in Hz."""
+        return self.high_freq if self.high_freq > 0 else (self.rate or 0) / 2 + self.high_freq
+
+    @property
+    def usual_sizes(self) -> dict[str, int]:
+        """Lengths of the open axes for who has no data: neither those of the model's input, nor square."""
+        if self.whole_recording:
+            return {LENGTH: (self.window or 5 * (self.rate or 1)) - 1}
+        height, width = self.size or (224, 224)
+        return {"height": 2 * height + 1, "width": 3 * width} if self.image else {}
+
+
+FEATURE_KEYS: Mapping[SoundFeatures | None, tuple[str, ...]] = {
+    None: (),
+    SoundFeatures.LOG_MEL: ("bins",),
+    SoundFeatures.FBANK: ("bins", "low_freq", "high_freq", "window_type", "snip_edges"),
+}
+"""By the features of samples, the keys that say more of them."""
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "image": ("input", "resize", "fit", "fill", "crop", "filter", "channels", "layout", "divide", "mean", "scale"),
-    "samples": ("input", "rate", "divide", "window", "hop"),
+    "samples": ("input", "rate", "divide", "window", "hop", "features", *FEATURE_KEYS[SoundFeatures.FBANK]),
     "text": ("ids", "mask", "types", "most"),
 }
 """By what an app has, the keys of `takes` that say more of it."""
-NEEDED = {"image": ("filter",), "samples": ("rate", "hop"), "text": ("ids",)}
+NEEDED = {"image": ("filter",), "samples": ("rate",), "text": ("ids",)}
 """Of these those that have no default."""
 
 
 def state_of(takes: Takes | None) -> dict[str, str]:
     """The state that samples of an app add to a model: an output and the input that it becomes."""
-    keeps = takes and takes.samples and (takes.window is None or takes.window > (takes.hop or 0))
+    stepwise = takes and takes.samples and not takes.whole_recording
+    keeps = takes and stepwise and (takes.window is None or takes.window > (takes.hop or 0))
     return {NEXT_KEPT: KEPT} if keeps else {}
 
 

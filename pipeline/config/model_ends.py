@@ -46,9 +46,56 @@ def _of_takes(takes: app_data.Takes) -> Iterator[Problem]:
     for needed in (key for key in app_data.NEEDED[kinds[0]] if getattr(takes, key) is None):
         what, why = f"`takes` lacks `{needed}`", f"{kinds[0]} cannot be made into tensors without"
         yield _problem(("takes",), what, why, f"give `{needed}`")
+    if takes.samples:
+        yield from _of_samples(takes)
+
+
+def _of_samples(takes: app_data.Takes) -> Iterator[Problem]:
+    """Windows and features of sound that cannot be."""
+    own = app_data.FEATURE_KEYS[takes.features]
+    fields = {field.name: field.default for field in msgspec.structs.fields(takes)}
+    for key in app_data.FEATURE_KEYS[app_data.SoundFeatures.FBANK]:
+        if key not in own and getattr(takes, key) != fields[key]:
+            what = f"`{key}` says nothing of {takes.features or 'samples without `features`'}"
+            yield _problem(("takes", key), what, f"its keys are {', '.join(own) or 'none of features'}", "remove it")
+    if takes.features is None and takes.hop is None:
+        what, why = "`takes` lacks `hop`", "samples cannot be made into tensors without"
+        yield _problem(("takes",), what, why, "give `hop`: how many samples are new in each step")
     if takes.window and takes.hop and takes.window < takes.hop:
         what, why = "a window smaller than its hop", f"of {takes.hop} new samples the model would see {takes.window}"
         yield _problem(("takes", "window"), what, why, "give a window as large as the hop, or larger")
+    if takes.features is app_data.SoundFeatures.LOG_MEL:
+        yield from _of_log_mel(takes)
+    elif takes.features:
+        yield from _of_fbank(takes)
+
+
+def _of_log_mel(takes: app_data.Takes) -> Iterator[Problem]:
+    """What Whisper's features are not made of."""
+    if takes.rate not in (None, app_data.LOG_MEL_RATE):
+        what, why = (
+            f"log-mel of {takes.rate:,} samples a second",
+            "Whisper's filters are for 16,000; nothing resamples",
+        )
+        yield _problem(("takes", "rate"), what, why, f"set `rate` to {app_data.LOG_MEL_RATE}, and record with it")
+    if takes.hop:
+        what, why = "log-mel in steps", "its loudest value is that of the whole recording, which no step knows"
+        yield _problem(("takes", "hop"), what, why, "remove `hop`: the app then gives a whole recording")
+
+
+def _of_fbank(takes: app_data.Takes) -> Iterator[Problem]:
+    """Frequencies that the rate does not have, and edges within a stream."""
+    rate = takes.rate or 0
+    if rate and rate < app_data.LEAST_FBANK_RATE:
+        what, why = f"fbank of {rate:,} samples a second", "a frame begins each 10 ms, and would have too few samples"
+        yield _problem(("takes", "rate"), what, why, f"record with {app_data.LEAST_FBANK_RATE} or more")
+    elif rate and not takes.low_freq < takes.highest_freq <= rate / 2:
+        what = f"mel filters from {takes.low_freq:g} to {takes.highest_freq:g} Hz"
+        why = f"{rate:,} samples a second have 0 to {rate / 2:g} Hz"
+        yield _problem(("takes", "high_freq"), what, why, "correct `low_freq` and `high_freq`")
+    if takes.hop and not takes.snip_edges:
+        what, why = "mirrored edges in steps", "the frames of a stream have samples before them, and no edges"
+        yield _problem(("takes", "snip_edges"), what, why, "remove `snip_edges`, or `hop`")
 
 
 def _of_answer(gives: app_data.Gives) -> Iterator[Problem]:

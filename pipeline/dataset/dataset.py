@@ -107,7 +107,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
 
 def dataset_of(table: configs.ModelConfig) -> Dataset:
     """What a table of a config says that its models are run on."""
-    sizes = {**_image_sizes(table), **{name: max(sizes) for name, sizes in table.lists.items()}}
+    sizes = {**_usual_sizes(table), **{name: max(sizes) for name, sizes in table.lists.items()}}
     return Dataset(
         test_data=table.test_data or "",
         inputs=table.inputs,
@@ -127,11 +127,9 @@ def as_the_app_has(table: configs.ModelConfig) -> config_tables.PreprocessConfig
     )
 
 
-def _image_sizes(table: configs.ModelConfig) -> dict[str, int]:
-    """Height and width of made-up images."""
-    return (
-        dict(zip(("height", "width"), table.takes.usual_size, strict=True)) if table.takes and table.takes.image else {}
-    )
+def _usual_sizes(table: configs.ModelConfig) -> dict[str, int]:
+    """Open axes of made-up images and recordings."""
+    return table.takes.usual_sizes if table.takes else {}
 
 
 def _takes_files(table: configs.ModelConfig) -> app_data.Takes | None:
@@ -152,7 +150,7 @@ def part_of(table: configs.ModelConfig, part: Part) -> Dataset:
     shared = sources[0] == sources[1] and not labelled_set
     labels = config.labels or (table.labels if not config.test_data and not labelled_set else None)
     sizes = {name: size if isinstance(size, int) else max(size) for name, size in table.dimensions.items()}
-    sizes = {**_image_sizes(table), **sizes}
+    sizes = {**_usual_sizes(table), **sizes}
     return Dataset(
         test_data=config.test_data or table.test_data or "",
         inputs=table.inputs,

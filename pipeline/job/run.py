@@ -374,7 +374,7 @@ def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Findin
         table, conversion = prepared_model.table, prepared_model.converted
         texts = [f"precision {verdict.text}" for verdict in conversion.verdicts]
         texts += [f"precision {form.precision}: {form.search.text}" for form in conversion.models if form.search]
-        unseen = table.lists or (table.takes and table.takes.image)  # the model's own have sizes
+        unseen = table.lists or (table.takes and table.takes.usual_sizes)  # the model's own have sizes
         if (result := conversion.result) and (dynamic := result.dynamic) and not unseen:
             texts.append(
                 f"open dimensions {', '.join(dynamic)}: NNAPI takes nothing whose shape is open; "

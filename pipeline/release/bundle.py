@@ -244,6 +244,11 @@ def _app_data(signature: ModelSignature) -> Iterator[str]:
     if signature.takes_image:
         name = _code(signature.inputs[0].name)
         yield f"{name} takes the bytes of an image of any size as they are, {signature.image}, row by row.\n"
+    if signature.rate and any(given.name == app_data.SAMPLES and not given.fixed for given in signature.inputs):
+        yield (
+            f"{_code(app_data.SAMPLES)} takes a recording of any length, one channel of {signature.rate} samples a "
+            "second; the graph computes what the model takes of it.\n"
+        )
     if text := signature.text:
         names = ", ".join(f"{key} {_code(name)}" for key, name in text.inputs.items() if name)
         yield (

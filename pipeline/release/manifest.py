@@ -172,7 +172,7 @@ class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
     image: app_data.ImageBytes | None = None
     """The bytes of an image, of any size, that its only input takes; None for one that takes tensors."""
     rate: int = 0
-    """Samples of sound a second that `samples` takes in steps; 0 for others."""
+    """Samples of sound a second that `samples` takes, in steps or as a whole recording; 0 for others."""
     answer: app_data.AnswerKind | None = None
     """What its outputs are in place of tensors; None for one that gives tensors."""
     text: signature.TextTokens | None = None

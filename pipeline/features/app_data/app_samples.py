@@ -1,4 +1,4 @@
-"""Files of what an app has as test data: lines of a text, or steps of a recording."""
+"""Files of what an app has as test data: lines of a text, recordings or their steps."""
 
 import wave
 from collections.abc import Iterator, Sequence
@@ -22,12 +22,14 @@ def samples(takes: app_data.Takes, file: Path, inputs: Sequence[TensorInfo]) -> 
 def steps_of(takes: app_data.Takes, file: Path, inputs: Sequence[TensorInfo]) -> Iterator[datasets.Sample]:
     """A sample for each hop of a recording; a rest that is shorter is left out. States are zeros, as at its start.
 
+    Without a hop the recording is one sample.
+
     ConfigError for a recording of another rate, with several channels, or of other than 16 bits: an app resamples none.
     """
     import numpy as np
 
     values = _recording(takes, file)
-    hop = takes.hop or 1
+    hop = takes.hop or max(1, len(values))
     states = {
         given.name: np.zeros([size if isinstance(size, int) else 1 for size in given.shape or ()], given.dtype.value)
         for given in inputs

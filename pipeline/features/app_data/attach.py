@@ -61,6 +61,8 @@ def attach(model: passes_base.Model, options: AttachOptions, context: passes_bas
         texts.check_inputs(options.takes, signature.own_inputs(proto), context.where)
     elif options.takes and options.takes.samples:
         tensor = _chosen(signature.own_inputs(proto), options.takes.input, "takes.input", context.where)
+        if options.takes.features:
+            _require_opset(proto, LEAST_OPSET, f"takes.features = {options.takes.features}", context.where)
         taken = _names(proto.graph)
         _refuse_names(windows.put_before(proto, tensor, options.takes, context.where), taken, context.where)
     elif options.takes:
@@ -108,14 +110,7 @@ def _put_before(proto: "onnx.ModelProto", takes: app_data.Takes, where: str) -> 
     tensor = _chosen(signature.own_inputs(proto), takes.input, "takes.input", where)
     size = _size_for(tensor, takes, where)
     form = image.FORMS[takes.filter]
-    opset = onnx_edit.onnx_opset(proto)
-    if opset < form.opset:
-        raise ConfigError(
-            f"opset {opset} has no Resize as {takes.filter} needs it",
-            where=where,
-            why=f"it has been there since opset {form.opset}",
-            remedy=f'raise it first: `transforms = [{{ do = "opset", options = {{ version = {form.opset} }} }}]`',
-        )
+    _require_opset(proto, form.opset, f"takes.filter = {takes.filter}", where)
     part = image.tensor_of(takes, size)
     taken = _names(graph)
     _refuse_names(part, taken, where)
@@ -138,15 +133,10 @@ def _put_before(proto: "onnx.ModelProto", takes: app_data.Takes, where: str) -> 
 def _put_behind(proto: "onnx.ModelProto", gives: app_data.Gives, original: Original | None, where: str) -> None:
     """What the app gets as outputs in place of a tensor; ConfigError where it does not fit."""
     graph = proto.graph
-    opset = onnx_edit.onnx_opset(proto)
-    if opset < LEAST_OPSET and gives.answer is not app_data.AnswerKind.CLASSES:
-        raise ConfigError(
-            f"opset {opset} has not all that `gives.{gives.answer}` needs",
-            where=where,
-            why=f"it has been there since opset {LEAST_OPSET}",
-            remedy=f'raise it first: `transforms = [{{ do = "opset", options = {{ version = {LEAST_OPSET} }} }}]`',
-        )
-    tensor = _chosen(signature.tensor_infos(graph.output), gives.output, "gives.output", where)
+    if gives.answer is not app_data.AnswerKind.CLASSES:
+        _require_opset(proto, LEAST_OPSET, f"gives.{gives.answer}", where)
+    given = (tensor for tensor in signature.tensor_infos(graph.output) if tensor.name != app_data.NEXT_KEPT)
+    tensor = _chosen(tuple(given), gives.output, "gives.output", where)
     part = GraphEnd(f"{onnx_edit.ENDS}gives")
     names = _characters(proto, where) if gives.text is True else tuple(label_file.names_of(gives))
     ending = Ending(
@@ -170,7 +160,20 @@ def _put_behind(proto: "onnx.ModelProto", gives: app_data.Gives, original: Origi
 
 
 LEAST_OPSET = 13
-"""From which on operators behind a model take their axes as inputs, and Softmax is of one axis."""
+"""From which on operators at the ends take their axes as inputs, and Softmax is of one axis."""
+
+
+def _require_opset(proto: "onnx.ModelProto", least: int, key: str, where: str) -> None:
+    """ConfigError where a model's operators are older than a key needs them."""
+    opset = onnx_edit.onnx_opset(proto)
+    if opset < least:
+        raise ConfigError(
+            f"opset {opset} has not all that `{key}` needs",
+            where=where,
+            why=f"it has been there since opset {least}",
+            remedy=f'raise it first: `transforms = [{{ do = "opset", options = {{ version = {least} }} }}]`',
+        )
+
 
 BEHIND: dict[app_data.AnswerKind, Callable[[GraphEnd, Ending], None]] = {
     app_data.AnswerKind.CLASSES: classes.add_to,

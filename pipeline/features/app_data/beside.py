@@ -8,7 +8,7 @@ from typing import Any
 from device_runner import untrusted_files
 from pipeline.config import app_data
 from pipeline.dataset import guess as data_guess
-from pipeline.features.app_data import image
+from pipeline.features.app_data import beside_sound, image
 from pipeline.job import attachment as job_attachment
 from pipeline.job import template
 from pipeline.model.signature import TensorInfo
@@ -22,6 +22,9 @@ FILTERS = {2: app_data.Filter.PILLOW_BILINEAR}
 RESAMPLES = {0: "nearest", 1: "Lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "Hamming"}
 """What the numbers are called."""
 
+
+CLASSIFIERS = ("ForImageClassification", "ForAudioClassification")
+"""How Transformers calls models with labels."""
 
 BOTH_SIDES = 384
 """From which size on ConvNeXT's preprocessor resizes both sides at once and cuts nothing out."""
@@ -38,20 +41,23 @@ def tables_of(model: Path, guess: data_guess.Guess) -> job_attachment.TableLines
     """
     folders = [model.parent, *([model.parent.parent] if model.resolve().parent.name == "onnx" else [])]
     folder = next((folder for folder in folders if (folder / PREPROCESSOR).is_file()), None)
-    inputs = guess.inputs
-    images = [info for info in inputs if info.shape is not None and len(info.shape) == len("NCHW")]
-    if folder is None or len(images) != 1 or len(inputs) != 1:
+    if folder is None or len(guess.inputs) != 1:
         return None
+    (tensor,) = guess.inputs
     lines, labels = list[str](), list[str]()
     try:
-        takes = _takes(_read(folder / PREPROCESSOR), images[0])
+        config = _read(folder / PREPROCESSOR)
+        of_sound = beside_sound.is_of_sound(config)
+        if len(tensor.shape or ()) != (3 if of_sound else len("NCHW")):
+            return None
+        takes = _takes_of_sound(config, tensor) if of_sound else _takes(config, tensor)
     except Unfit as reason:
         return job_attachment.TableLines(
             lines=(f"# `takes` is not written: {PREPROCESSOR} {template.safe_line(str(reason))}.",)
         )
     lines += [f"# What the app has, by {PREPROCESSOR} beside the model: prove it with `oracle` (docs/app-data.md)."]
     least = image.FORMS[app_data.Filter.PILLOW_BILINEAR].opset
-    if guess.opset < least:
+    if guess.opset < least and not of_sound:
         lines.append(f'transforms = [{{ do = "opset", options = {{ version = {least} }} }}]')
     lines.append(f"takes = {{ {', '.join(f'{key} = {_toml(value)}' for key, value in takes.items())} }}")
     try:
@@ -67,6 +73,14 @@ def tables_of(model: Path, guess: data_guess.Guess) -> job_attachment.TableLines
     return job_attachment.TableLines(
         lines=tuple(lines), files={file: "".join(f"{label}\n" for label in labels)} if labels else {}
     )
+
+
+def _takes_of_sound(config: Mapping[str, Any], tensor: TensorInfo) -> dict[str, Any]:
+    """The keys of `takes` that say what a feature extractor does; Unfit for what no graph of ours does."""
+    takes = beside_sound.takes_of(config, tensor)
+    if isinstance(takes, str):
+        raise Unfit(takes)
+    return takes
 
 
 def _takes(config: Mapping[str, Any], tensor: TensorInfo) -> dict[str, Any]:
@@ -117,9 +131,9 @@ def _resize(config: Mapping[str, Any], crop: tuple[int, int] | None) -> dict[str
 
 
 def _labels(config: Mapping[str, Any]) -> list[str]:
-    """The labels of a classifier of images in the order of its classes; [] of other models."""
+    """The labels of a classifier of images or sound in the order of its classes; [] of other models."""
     names = config.get("architectures")
-    if not isinstance(names, list) or not any(str(name).endswith("ForImageClassification") for name in names):
+    if not isinstance(names, list) or not any(str(name).endswith(CLASSIFIERS) for name in names):
         return []
     by_number = config.get("id2label")
     if not isinstance(by_number, Mapping) or not by_number:

@@ -1,7 +1,7 @@
 """What a tokenizer does with each code point, asked of the library that made it: no Unicode table of a phone is used.
 
 A normalizer and a pre-tokenizer that look at one code point at a time are the answers for all 1,112,064 of them. Those
-of phones differ by the version of their system; these are the library's, and travel with the model (app_data D.2).
+of phones differ by the version of their system; these are the library's, and travel with the model (app_data D.3).
 """
 
 import unicodedata

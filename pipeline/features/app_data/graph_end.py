@@ -47,8 +47,8 @@ class GraphEnd:
 
         return self.constant(name, np.array(values, np.int64))
 
-    def floats(self, name: str, values: float | Sequence[float]) -> str:
-        """A constant of float32: a row, or one value without axes."""
+    def floats(self, name: str, values: Any) -> str:
+        """A constant of float32: an array or a row, or one value without axes."""
         import numpy as np
 
         return self.constant(name, np.asarray(values, np.float32))

@@ -1,7 +1,7 @@
 """tokenizer.json of Hugging Face's library, read strictly: what an app can do of it, or which part it cannot.
 
 Every part is compared with a table of what is known. An option that is not there, or has another value, changes tokens
-and is refused by its name (app_data D.2): a tokenizer that is nearly right is wrong without a sign.
+and is refused by its name (app_data D.3): a tokenizer that is nearly right is wrong without a sign.
 """
 
 from collections.abc import Mapping

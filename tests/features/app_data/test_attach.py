@@ -140,7 +140,7 @@ def changed(**values: Any) -> Takes:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda _: (classifier(13), RGBA, None), "opset 13 has no Resize as pillow-bilinear needs it"),
+        (lambda _: (classifier(13), RGBA, None), "opset 13 has not all that `takes.filter = pillow-bilinear` needs"),
         (lambda _: (classifier(), changed(resize=(64, 64)), None), "one image, 64 by 64, does not fit the input 'x'"),
         (lambda _: (classifier(), changed(resize="short 40"), None), "32 by 48 cannot be cut out of every picture"),
         (lambda _: (classifier(), changed(resize=(32, 40), crop=(32, 48)), None), "32 by 48 cannot be cut out"),

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from pipeline.config import ModelConfig, read
+from pipeline.config.app_data import SoundFeatures
 from pipeline.features.app_data import attach
 from pipeline.model.onnx_model import LeanModel
 from pipeline.passes.base import PassContext
@@ -145,3 +146,61 @@ def test_a_file_of_labels_is_not_replaced(tmp_path: Path) -> None:
     assert "there is a file already" in done.err
     assert (tmp_path / "m.labels.txt").read_text() == "mine\n"
     assert not (tmp_path / "m.toml").exists()
+
+
+WHISPER: dict[str, Any] = {
+    "feature_extractor_type": "WhisperFeatureExtractor",
+    "chunk_length": 30,
+    "dither": 0.0,
+    "feature_size": 80,
+    "hop_length": 160,
+    "n_fft": 400,
+    "n_samples": 480000,
+    "nb_max_frames": 3000,
+    "sampling_rate": 16000,
+}
+
+
+def of_sound(folder: Path, frames: int | str, preprocessor: dict[str, Any]) -> tuple[ModelConfig, str]:
+    """The table that `init` writes for a model of features, and the whole text."""
+    text = f"""<ir_version: 8, opset_import: ["" : 14]>
+    m (float[batch, 80, {frames}] input_features) => (float[batch, 80] y) {{
+        y = ReduceMean<axes = [2], keepdims = 0>(input_features)
+    }}"""
+    (folder / "onnx").mkdir(exist_ok=True)
+    onnx.save(onnx.parser.parse_model(text), folder / "onnx/m.onnx")
+    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+    ort_mobile("init", folder / "onnx/m.onnx", "--output", folder / "m.toml", "--force")
+    (table,) = read.read_config(folder / "m.toml", existing=True).models
+    return table, (folder / "m.toml").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("frames", "window"), [(3000, None), ("frames", 480_000)])
+def test_whispers_preprocessor_becomes_log_mel(tmp_path: Path, frames: int | str, window: int | None) -> None:
+    table, _ = of_sound(tmp_path, frames, WHISPER)
+    assert table.takes
+    assert table.takes.features is SoundFeatures.LOG_MEL
+    assert (table.takes.rate, table.takes.divide, table.takes.bins, table.takes.window) == (16_000, 32768, 80, window)
+    assert not table.transforms
+    assert not table.dimensions
+    lean = LeanModel(proto=onnx.load(tmp_path / "onnx/m.onnx"), folder=tmp_path, weights={})
+    options = attach.AttachOptions(takes=table.takes)
+    write_model(attach.attach(lean, options, PassContext(folder=tmp_path, where="m.onnx")), tmp_path / "made.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "made.onnx", providers=["CPUExecutionProvider"])
+    assert session.run(None, {"samples": np.zeros((1, 5), np.int16)})[0].shape == (1, 80)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"feature_extractor_type": "ASTFeatureExtractor"}, "has the features of ASTFeatureExtractor"),
+        ({"hop_length": 200}, "has hop_length 200, where log-mel has 160"),
+        ({"dither": 1e-5}, "has dither 1e-05, where log-mel has 0.0"),
+        ({"do_normalize": True}, "makes samples as loud as each other first"),
+        ({"feature_size": "x"}, "has no numbers as feature_size and n_samples"),
+    ],
+)
+def test_features_that_no_graph_computes_are_said(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+    table, text = of_sound(tmp_path, 3000, WHISPER | changes)
+    assert table.takes is None
+    assert f"# `takes` is not written: preprocessor_config.json {why}" in text

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from pipeline.config.app_data import KEPT, NEXT_KEPT, SAMPLES, SampleKind, Takes
+from pipeline.config.app_data import KEPT, NEXT_KEPT, SAMPLES, Gives, SampleKind, Takes
 from pipeline.core.errors import ConfigError
 from pipeline.features.app_data import app_samples, attach
 from pipeline.model import signature
@@ -33,10 +33,10 @@ def model(window: int | str = 10) -> onnx.ModelProto:
     return onnx.parser.parse_model(TEXT.format(window=window))
 
 
-def attached(folder: Path, proto: onnx.ModelProto, takes: Takes) -> Any:
+def attached(folder: Path, proto: onnx.ModelProto, takes: Takes, gives: Gives | None = None) -> Any:
     context = PassContext(folder=folder, where="m.onnx")
     lean = LeanModel(proto=proto, folder=folder, weights={})
-    write_model(attach.attach(lean, attach.AttachOptions(takes=takes), context), folder / "made.onnx")
+    write_model(attach.attach(lean, attach.AttachOptions(takes=takes, gives=gives), context), folder / "made.onnx")
     return onnxruntime.InferenceSession(folder / "made.onnx", providers=["CPUExecutionProvider"])
 
 
