@@ -356,6 +356,7 @@ def shown(line: str, done: Done, folder: Path, before: dict[str, int], texts: di
 def normalized(text: str, folder: Path) -> str:
     """The text with what differs between computers by its name: folders, versions, digests, last digits of outputs."""
     text = text.replace(str(folder), "FOLDER").replace(str(ROOT), "CODE")
+    text = re.sub(r"\bmodels_[0-9a-f]{12}\b", "models_DIGEST", text)  # a namespace of C++
     text = re.sub(r"'([^' \n]*FOLDER[^' \n]*)'", r"\1", text)  # a folder with blanks stands in quotes in command lines
     for name, installed in (
         ("ort-mobile", pipeline.__version__),

@@ -192,12 +192,6 @@ class ModelSignature(msgspec.Struct, frozen=True, kw_only=True):
         """Whether all its inputs are made of a text, as `text` says."""
         return self.text is not None and {given.name for given in self.inputs} <= {*self.text.inputs.values()}
 
-    @property
-    def embeds_text(self) -> bool:
-        """Whether a text becomes one row of floats, and nothing else."""
-        rows = [(output.dtype, len(output.shape or ())) for output in self.outputs]
-        return self.takes_text and rows == [(ElementType.FLOAT32, 2)]
-
     def gives(self, answer: app_data.AnswerKind) -> bool:
         """Whether its outputs are what `answer` says, with the types that classes for apps read."""
         kinds = {output.name: output.dtype for output in self.outputs}

@@ -1,8 +1,9 @@
-"""What the Java class of a model that takes a picture gives in place of tensors: a method, and what that finds."""
+"""What the Java class of a model gives in place of tensors, and the classes of what it finds."""
 
 from collections.abc import Iterable
 
 from pipeline.config import app_data
+from pipeline.release import app_answers
 from pipeline.release import manifest as bundle_manifest
 
 CLASSES = {
@@ -10,20 +11,18 @@ CLASSES = {
     app_data.AnswerKind.BOXES: "Box.java",
     app_data.AnswerKind.MASK: "Mask.java",
 }
-"""The template of the class of what a model finds in a picture, where Java has none."""
+"""The template of the class of what a model finds, where Java has none."""
 
 LISTED = (app_data.AnswerKind.CLASSES, app_data.AnswerKind.BOXES)
 """Answers of which a model gives several."""
 
 
-def of_picture(signature: bundle_manifest.ModelSignature) -> dict[str, object]:
-    """As Model.java needs it: `answer`, what is made of a picture; whether it is `listed`, and boxes `labelled`."""
-    answer = signature.answer if signature.takes_image and signature.answer else None
-    labelled = answer is app_data.AnswerKind.BOXES and any(output.name == "labels" for output in signature.outputs)
-    answer = answer if answer and signature.gives(answer) else None
-    return {"answer": answer, "labelled": labelled, "listed": answer in LISTED}
+def of_model(signature: bundle_manifest.ModelSignature) -> dict[str, object]:
+    """As Model.java needs it: the `answer` of a model, and whether it is `listed`."""
+    answer = app_answers.answer_of(signature)
+    return {"answer": answer, "listed": answer is not None and answer.kind in LISTED}
 
 
-def templates(answers: Iterable[app_data.AnswerKind | None]) -> list[str]:
+def templates(answers: Iterable[app_answers.AppAnswer | None]) -> list[str]:
     """The templates of classes of what models find."""
-    return sorted({CLASSES[answer] for answer in answers if answer in CLASSES})
+    return sorted({CLASSES[answer.kind] for answer in answers if answer and answer.kind in CLASSES})

@@ -325,10 +325,9 @@ def _model(
             (options for _, options in ways), content.ships[rows[-1].ships].runs, has_contexts=bool(contexts)
         ),
         "image": signature.image if signature.takes_image else None,
-        **java_answers.of_picture(signature),
-        "stream": sound.of_sound(signature, outputs),
+        **java_answers.of_model(signature),
+        "stream": sound.of_sound(signature, {output["name"]: output["identifier"] for output in outputs}),
         "text": text_inputs.of_text(signature, digests, assets, _java_type),
-        "embeds": signature.embeds_text,
         "typed": all(_java_type(tensor) for tensor in signature.inputs),
         "gpu": gpu,
         "skips": gpu or bool(contexts),

@@ -13,7 +13,7 @@ from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release
 from pipeline.model.signature import TensorInfo
-from pipeline.release import app_code, code_names, guards, selection, source_code, tensor_texts
+from pipeline.release import app_answers, app_code, code_names, guards, selection, source_code, tensor_texts
 from pipeline.release import bundle as release_bundle
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import sizes as release_sizes
@@ -246,7 +246,7 @@ def _model(
             source_code.Code("{0}: {0}").format(source_code.identifier(text.partition(":")[0])) for text in parameters
         ],
         "text": _text(signature, digests),
-        "embeds": signature.embeds_text,
+        "answer": app_answers.answer_of(signature),
         "operators": f"{module}{OPERATORS}" if any(options.custom_ops for options in ways) else "",
         "gpu": any(runner_providers.provider_named(options.provider).gpu for options in ways),
     }

@@ -67,7 +67,8 @@ def snippet(
     models = [table for table in manifest.content.models if table.model in names]
     notes = [*others, *state_texts(models), *text_notes(models)]
     guarding = guarded(language, bundle, manifest, target_name) if guard else None
-    code = str(code_for(language, opened, contexts, sizes, notes, guarding, texts=any(table.text for table in models)))
+    digest = manifest.content_sha256
+    code = str(code_for(language, opened, contexts, sizes, notes, guarding, models=models, digest=digest))
     missing = lost(language, opened, sizes)
     untested = list(guarding.warnings()) if guarding else []
     judged = [test.document for test in guarding.tests.values()] if guarding else []

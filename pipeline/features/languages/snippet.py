@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from device_runner import providers as runner_providers
-from device_runner.spec import ElementType, OptimizationLevel, RunOptions
+from device_runner.spec import OptimizationLevel, RunOptions
 from pipeline.campaign import run_options
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ConfigError
+from pipeline.features.languages import cpp_classes
 from pipeline.features.languages import guarded as guarding
 from pipeline.release import app_code, chip_contexts, code_names, guards, selection, source_code
 from pipeline.release import manifest as bundle_manifest
@@ -28,19 +29,6 @@ DART_PROVIDERS = {
     "qnn": "QNN",
 }
 """The providers of Flutter's, React Native's and .NET's packages, as Dart names them."""
-CPP_TYPES: dict[ElementType, source_code.Code] = {
-    ElementType.FLOAT32: source_code.Code("float"),
-    ElementType.FLOAT64: source_code.Code("double"),
-    ElementType.BOOL: source_code.Code("char"),
-    ElementType.FLOAT16: source_code.Code("Ort::Float16_t"),
-    ElementType.BFLOAT16: source_code.Code("Ort::BFloat16_t"),
-    **{
-        kind: source_code.Code("std::{}_t").format(source_code.identifier(kind.value))
-        for kind in ElementType
-        if kind.value.lstrip("u").startswith("int")
-    },
-}
-"""Element types in C++; a vector of bool has no array of them."""
 REACT_NATIVE_FLAGS = {
     "USE_FP16": "useFP16",
     "USE_NCHW": "useNCHW",
@@ -258,8 +246,9 @@ class Language:
 
     `blank` is a comment's start; `head` comes once, `write` gives the calls that set a way's options. `support` is a
     template that comes once, too, with what opens `contexts`, where it does, and picks sizes; a language without one
-    does neither. `has` says of a provider whether the package can append it. `brings` says by platform which ONNX
-    Runtime the package brings itself, and `pins` its release where that is one; of other platforms it is not known.
+    does neither. `classes` says whether models have such. `has` says of a provider whether the package can append it.
+    `brings` says by platform which ONNX Runtime the package brings itself, and `pins` its release where that is one; of
+    other platforms it is not known.
     """
 
     title: str
@@ -271,6 +260,7 @@ class Language:
     platforms: tuple[str, ...] = ("android", "ios", "linux", "macos")
     support: str = ""
     contexts: bool = False
+    classes: bool = False
     has: Callable[[str], bool] = lambda _provider: True
     brings: Mapping[str, str] = field(default_factory=dict)
     pins: Mapping[str, str] = field(default_factory=dict)
@@ -347,16 +337,21 @@ def snippet(
     notes: Iterable[str] = (),
     guard: guarding.Guarded | None = None,
     *,
-    texts: bool = False,
+    models: Sequence[bundle_manifest.ModelSignature] = (),
+    digest: str = "",
 ) -> source_code.Code:
     """The code for a language of `LANGUAGES`; what its package cannot set, and `notes`, stand in comments.
 
     `contexts` are those of the target, `sizes` those of its models that come in several. With a `guard` models that
-    something else than the CPU may run have code behind it, too. `texts`: a model takes such; C++ has a class for it.
+    something else than the CPU may run have code behind it, too. C++ has a class for each of the `models`, in a
+    namespace after the bundle's `digest`.
     """
     kind = LANGUAGES[language]
     ways = [way for opening in opened for way in opening.ways]
     inputs = {rows[-1].model: list(release_sizes.sized_inputs(rows, frozenset())) for rows in sizes}
+    guarded = [opening for opening in opened if guard and guards.is_guarded(opening.ways, opening.ways)]
+    functions = {opening.title: opening.function for opening in reversed(opened)}
+    classes = cpp_classes.classes(functions, models, {opening.title for opening in guarded}) if kind.classes else []
     lines = [kind.head] if kind.head else []
     lines += [source_code.Code("#include <ort_mobile_guard.h>  // in the folder of --guard")] if guard else []
     if not guard and any(guards.is_guarded(opening.ways, opening.ways) for opening in opened):
@@ -370,7 +365,11 @@ def snippet(
             "plugin": plugin,
             "runtime": runtime,
             "sizes": bool(sizes),
-            "texts": texts,
+            "digest": digest,
+            "classes": bool(classes),
+            "texts": any(values["text"] for values in classes),
+            "pictures": any(values["channels"] for values in classes),
+            "answers": any(values["answer"] for values in classes),
             "buffers": sorted(
                 {app_code.BUFFERS[tensor.dtype][0] for tensor in filled if tensor.dtype in app_code.BUFFERS}
             ),
@@ -386,10 +385,10 @@ def snippet(
         picked = [rows for rows in sizes if opening.model == rows[-1].model]
         lines += [kind.remark(text) for text in lost(language, [opening], picked)]
         lines.append(open_code(language, opening, kind.write).stripped())
-        if guard and guards.is_guarded(opening.ways, opening.ways):
+        if guard and opening in guarded:
             lines.append(guarded_code(language, opening, guard).stripped())
     by_model = {opening.model: opening for opening in opened}
-    values = {"buffers": app_code.BUFFERS, "types": CPP_TYPES}
+    values = {"buffers": app_code.BUFFERS, "types": cpp_classes.ELEMENTS}
     for rows in sizes if kind.support else ():
         title = rows[-1].model
         text = source_code.render_source(
@@ -400,6 +399,10 @@ def snippet(
             inputs=inputs[title],
             **values,
         )
+        lines.append(text.stripped())
+    if classes:
+        values = {"classes": classes, "digest": digest}
+        text = source_code.render_source("pipeline.features.languages", "cpp-classes.jinja", **values)
         lines.append(text.stripped())
     return source_code.Code("{}\n").format(source_code.Code("\n").join(lines))
 
@@ -553,6 +556,7 @@ LANGUAGES: dict[str, Language] = {
         calls=app_code.CPP,
         lacks=frozenset(),
         support="cpp-head.jinja",
+        classes=True,
         head=source_code.Code(
             "#include <onnxruntime_cxx_api.h>\n"
             "#ifdef __ANDROID__\n"

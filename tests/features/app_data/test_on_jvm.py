@@ -18,7 +18,7 @@ from pipeline.passes.base import PassContext
 from pipeline.passes.saving import write_model
 from tests.android_host.bundles import bundle_of
 from tests.features.android.jvm import fetched, released, run
-from tests.features.app_data import vocabularies
+from tests.features.app_data import every_answer, vocabularies
 from tests.features.app_data.samples import classifier, labels
 from tests.features.app_data.test_text_job import SENTENCES, words
 from tests.features.app_data.test_windows import streamed
@@ -211,13 +211,16 @@ public class Sentences {
 def test_a_text_becomes_an_embedding(tmp_path: Path, length: str, kind: str) -> None:
     library = fetched("jvm:1.28.0")
     tokenizer, tokens = vocabularies.made("bert")
-    model = words(length, kind)
+    gives = Gives(embedding=True)
+    lean = LeanModel(proto=words(length, kind), folder=tmp_path, weights={})
+    context = PassContext(folder=tmp_path, where="m.onnx")
     text = TextTokens(
         file="tokenizers/model.tokens", algorithm="wordpiece", library="tokenizers", ids="ids", mask="mask", most=24
     )
     whole = tmp_path / "whole.onnx"
-    onnx.save(model, whole)
-    bundle = bundle_of(tmp_path / "made", whole, reference=False, text=text, more={text.file: tokens})
+    write_model(attach.attach(lean, attach.AttachOptions(gives=gives), context), whole)
+    table = ModelConfig(path="m.onnx", gives=gives)
+    bundle = bundle_of(tmp_path / "made", whole, reference=False, table=table, text=text, more={text.file: tokens})
     aar = released(bundle)
     sentences = [*SENTENCES, "한국어 Éa 😀"]
     arguments = (str(bundle / "models/model.ort"), *sentences)
@@ -234,34 +237,10 @@ def test_a_text_becomes_an_embedding(tmp_path: Path, length: str, kind: str) -> 
         np.testing.assert_allclose(found, session.run(None, given)[0][0], atol=1e-5)  # another release
 
 
-def headed(text: str) -> onnx.ModelProto:
-    """The classifier with another head behind the 20 values of each picture."""
-    model = classifier()
-    more = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18]>
-    m (float[1, 20] logits) => (float[{text}""")
-    del model.graph.output[:]
-    model.graph.node.extend(more.graph.node)
-    model.graph.output.extend(more.graph.output)
-    return model
-
-
-BOXES = """1, 2, 6] head) {
-        shape = Constant<value_ints = [1, 2, 6]>()
-        start = Constant<value_ints = [0]>()
-        end = Constant<value_ints = [12]>()
-        axis = Constant<value_ints = [1]>()
-        some = Slice(logits, start, end, axis)
-        likely = Sigmoid(some)
-        rows = Reshape(likely, shape)
-        factors = Constant<value_floats = [20.0, 20.0, 30.0, 30.0, 1.0, 1.0]>()
-        head = Mul(rows, factors)
-    }"""
-
-
 @pytest.mark.parametrize("labelled", [False, True])
 def test_a_bitmap_becomes_boxes(tmp_path: Path, labelled: bool) -> None:
     gives = Gives(boxes=str(labels(tmp_path)) if labelled else True, layout=BoxLayout.XYXY_SCORE_CLASS, score=0.01)
-    lines, wanted = printed(tmp_path, ImageBytes.RGBA, headed(BOXES), gives)
+    lines, wanted = printed(tmp_path, ImageBytes.RGBA, every_answer.headed(every_answer.BOXES), gives)
     texts = list(wanted["labels"]) if labelled else [""] * len(lines)
     assert [line.split("|")[0] for line in lines] == texts
     assert lines
@@ -269,16 +248,10 @@ def test_a_bitmap_becomes_boxes(tmp_path: Path, labelled: bool) -> None:
     np.testing.assert_allclose(numbers(lines)[:, 1:], wanted["boxes"], atol=1e-4)
 
 
-TEXT = """1, 5, 4] head) {
-        shape = Constant<value_ints = [1, 5, 4]>()
-        head = Reshape(logits, shape)
-    }"""
-
-
 def test_a_bitmap_becomes_text(tmp_path: Path) -> None:
     (tmp_path / "characters.txt").write_text("é\nb\n \n", "utf-8")
     gives = Gives(text=str(tmp_path / "characters.txt"), softmax=True)
-    lines, wanted = printed(tmp_path, ImageBytes.RGBA, headed(TEXT), gives)
+    lines, wanted = printed(tmp_path, ImageBytes.RGBA, every_answer.headed(every_answer.TEXT), gives)
     assert lines == ["".join(wanted["text"])]
     assert lines[0]
 
@@ -289,14 +262,8 @@ def test_a_bitmap_becomes_numbers(tmp_path: Path) -> None:
     np.testing.assert_allclose(numbers(lines)[:, 0], wanted["embedding"][0], atol=1e-6)
 
 
-MASK = """1, 5, 2, 2] head) {
-        shape = Constant<value_ints = [1, 5, 2, 2]>()
-        head = Reshape(logits, shape)
-    }"""
-
-
 def test_a_bitmap_becomes_a_mask_as_large(tmp_path: Path) -> None:
-    lines, wanted = printed(tmp_path, ImageBytes.RGBA, headed(MASK), Gives(mask=True))
+    lines, wanted = printed(tmp_path, ImageBytes.RGBA, every_answer.headed(every_answer.MASK), Gives(mask=True))
     made = np.array([[int(number) for number in line.split()] for line in lines])
     assert made.shape == wanted["mask"].shape == (77, 101)
     assert len(np.unique(made)) > 1
@@ -343,16 +310,8 @@ public class Voices {
 
 def test_pieces_of_any_size_give_the_bits_of_the_whole(tmp_path: Path) -> None:
     library = fetched("jvm:1.28.0")
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-    m (float[1, 10] x, float[batch, 2] h, int64 sr) => (float[1, 1] y, float[batch, 2] hn) {
-        mean = ReduceMean<axes = [1], keepdims = 1>(x)
-        hn = Add(h, mean)
-        rate = Cast<to = 1>(sr)
-        sum = ReduceSum<keepdims = 1>(hn)
-        y = Div(sum, rate)
-    }"""
     takes = Takes(samples=SampleKind.INT16, rate=8000, divide=32768, hop=6, input="x")
-    model = LeanModel(proto=onnx.parser.parse_model(text), folder=tmp_path, weights={})
+    model = LeanModel(proto=onnx.parser.parse_model(every_answer.VOICES), folder=tmp_path, weights={})
     context = PassContext(folder=tmp_path, where="m.onnx")
     write_model(attach.attach(model, attach.AttachOptions(takes=takes), context), tmp_path / "whole.onnx")
     states = {"hn": "h", **state_of(takes)}

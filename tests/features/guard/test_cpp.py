@@ -32,6 +32,8 @@ int main(int, char** arguments) {
     std::puts(session.way().c_str());
     for (const std::string& reason : session.skipped()) std::puts(reason.c_str());
     for (int i = 0; i < 128; ++i) std::printf("%.9g ", results[0].GetTensorData<float>()[i]);
+    std::puts("");
+    for (float value : M(model.Open()).Run(x).y) std::printf("%.9g ", value);
 }
 """
 
@@ -66,7 +68,8 @@ def test_code_behind_the_guard_compiles_and_the_cpu_gives_the_outputs_of_the_bun
     words = [str(app), str(tmp_path / "bundle/models/m.ort"), str(tmp_path / "storage")]
     ran = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    event, way, skipped, outputs = ran.stdout.splitlines()
+    event, way, skipped, outputs, by_class = ran.stdout.splitlines()
+    assert by_class == outputs
     assert '"event":"refused"' in event
     assert way.startswith("cpu")
     assert skipped.startswith("xnnpack+intra_op_num_threads=4: refused, ")

@@ -252,7 +252,8 @@ def texts(files: Mapping[str, object]) -> dict[str, str]:
 def _snippet(kind: str, content: Content, target: str) -> dict[str, str]:
     opened = snippet.openings(content, target, None)
     notes = snippet.state_texts(content.models)
-    return {kind: snippet.snippet(kind, opened, content.contexts, sizes_of(content, target), notes)}
+    sizes, models = sizes_of(content, target), content.models
+    return {kind: snippet.snippet(kind, opened, content.contexts, sizes, notes, models=models, digest="3" * 64)}
 
 
 def android_library(found: Manifest, target: str, folder: Path) -> library.AndroidLibrary:

@@ -487,11 +487,17 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
     }
 
 {% endif %}
-{% if model.answer == "classes" %}
-    /** The classes that a picture most likely shows, best first; as {@link #run(Bitmap)}. */
+{% if model.answer %}
+{% set picture = model.answer.subject == "picture" %}
+{% set subject = "a picture" if picture else "a text" %}
+{% set parameter = "Bitmap bitmap" if picture else "String text" %}
+{% set argument = "bitmap" if picture else "text" %}
+{% set link = "{@link #run(Bitmap)}" if picture else "{@link #run(String)}" %}
+{% if model.answer.kind == "classes" %}
+    /** The classes that {{ subject }} most likely is of, best first; as {{ link }}. */
     @NonNull
-    public List<Label> classify(@NonNull Bitmap bitmap) throws OrtException {
-        try (Result result = run(bitmap)) {
+    public List<Label> classify(@NonNull {{ parameter }}) throws OrtException {
+        try (Result result = run({{ argument }})) {
             List<Label> labels = new ArrayList<>();
             String[] texts = result.labels();
             FloatBuffer scores = result.scores();
@@ -502,7 +508,7 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
         }
     }
 
-{% elif model.answer == "boxes" %}
+{% elif model.answer.kind == "boxes" %}
     /** What a picture shows and where, in its own pixels, best first; as {@link #run(Bitmap)}. */
     @NonNull
     public List<Box> detect(@NonNull Bitmap bitmap) throws OrtException {
@@ -511,18 +517,18 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
             FloatBuffer corners = result.boxes();
             FloatBuffer scores = result.scores();
             LongBuffer classes = result.classes();
-{% if model.labelled %}
+{% if model.answer.labelled %}
             String[] labels = result.labels();
 {% endif %}
             for (int i = 0; i < scores.remaining(); i++) {
                 boxes.add(new Box(corners.get(4 * i), corners.get(4 * i + 1), corners.get(4 * i + 2), corners.get(4 * i + 3),
-                        scores.get(i), (int) classes.get(i), {% if model.labelled %}labels[i]{% else %}""{% endif %}));
+                        scores.get(i), (int) classes.get(i), {% if model.answer.labelled %}labels[i]{% else %}""{% endif %}));
             }
             return boxes;
         }
     }
 
-{% elif model.answer == "text" %}
+{% elif model.answer.kind == "text" %}
     /** What is written in a picture; as {@link #run(Bitmap)}. */
     @NonNull
     public String read(@NonNull Bitmap bitmap) throws OrtException {
@@ -535,11 +541,11 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
         }
     }
 
-{% elif model.answer == "embedding" %}
-    /** The numbers that stand for a picture, for comparison with those of others; as {@link #run(Bitmap)}. */
+{% elif model.answer.kind == "embedding" %}
+    /** The numbers that stand for {{ subject }}, for comparison with those of others; as {{ link }}. */
     @NonNull
-    public float[] embed(@NonNull Bitmap bitmap) throws OrtException {
-        try (Result result = run(bitmap)) {
+    public float[] embed(@NonNull {{ parameter }}) throws OrtException {
+        try (Result result = run({{ argument }})) {
             FloatBuffer values = result.embedding();
             float[] embedding = new float[values.remaining()];
             values.get(embedding);
@@ -547,7 +553,7 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
         }
     }
 
-{% elif model.answer == "mask" %}
+{% elif model.answer.kind == "mask" %}
     /** The class of each pixel of a picture; as {@link #run(Bitmap)}. */
     @NonNull
     public Mask segment(@NonNull Bitmap bitmap) throws OrtException {
@@ -559,14 +565,15 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
         }
     }
 
-{% elif model.answer == "probability" %}
-    /** How likely it is of a picture; as {@link #run(Bitmap)}. */
-    public float probability(@NonNull Bitmap bitmap) throws OrtException {
-        try (Result result = run(bitmap)) {
+{% elif model.answer.kind == "probability" %}
+    /** How likely it is of {{ subject }}; as {{ link }}. */
+    public float probability(@NonNull {{ parameter }}) throws OrtException {
+        try (Result result = run({{ argument }})) {
             return result.probability().get(0);
         }
     }
 
+{% endif %}
 {% endif %}
 {% if model.stream %}
     /** A stream of sound, mono with {{ model.stream.rate | number }} samples a second; each has its own. */
@@ -660,19 +667,6 @@ public final class {{ model.class_name | identifier }} implements AutoCloseable 
 {% endfor %}
         }
         return run({{ model.text.arguments | joined }});
-    }
-
-{% endif %}
-{% if model.embeds %}
-    /** The model's output for a text, as {@link #run(String)}: what says how near two texts are, if it was trained so. */
-    @NonNull
-    public float[] embed(@NonNull String text) throws OrtException {
-        try (Result result = run(text)) {
-            FloatBuffer values = result.{{ model.outputs[0].identifier | identifier }}();
-            float[] embedding = new float[values.remaining()];
-            values.get(embedding);
-            return embedding;
-        }
     }
 
 {% endif %}

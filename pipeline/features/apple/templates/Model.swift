@@ -195,9 +195,9 @@ public final class {{ model.class_name | identifier }}: @unchecked Sendable {
         sha256: {{ model.text.sha256 | swift_text }}, ways: [])
 
 {% endif %}
-{% if model.embeds %}
-    /// The model's output for a text, as `run(text:)`: what says how near two texts are, if it was trained so.
-    public func embed(_ text: String) throws -> [Float] { try run(text: text).{{ model.outputs[0].identifier | identifier }} }
+{% if model.answer and model.answer.kind == "embedding" and model.text %}
+    /// The numbers that stand for a text, for comparison with those of others.
+    public func embed(_ text: String) throws -> [Float] { try run(text: text).embedding }
 
 {% endif %}
 {% if model.gpu %}
