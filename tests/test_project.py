@@ -205,7 +205,7 @@ def test_a_loop_variable_says_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("needed", "most"),
     [
-        ("pipeline.cli.main, pipeline.cli.bundle, pipeline.release.signature", 55),
+        ("pipeline.cli.main, pipeline.cli.bundle, pipeline.release.signature", 56),
         ("pipeline.cli.main, pipeline.features.pairs.command, pipeline.features.pairs.gating", 148),
         ("pipeline.cli.main, pipeline.cli.convert, pipeline.convert.command_job, pipeline.report.conversion", 153),
     ],

@@ -170,6 +170,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile bundle apply update.delta old/bundle --key key.pub --runtime 1.29.0 --keep old/previous",
     ),
     "ort-mobile bundle deny": ("ort-mobile bundle deny output/my/bundle --key key.pem --serial 2 --output deny.list",),
+    "ort-mobile bundle replay": (
+        "ort-mobile bundle replay output/my/bundle",
+        "ort-mobile bundle replay output/my/bundle --device android-host:android:1.29.0",
+    ),
     "ort-mobile bundle package": ("ort-mobile bundle package output/my/bundle --output package --target ios",),
     "ort-mobile bundle sign": ("ort-mobile bundle sign output/my/bundle --key key.pem",),
     "ort-mobile bundle verify": (

@@ -363,6 +363,9 @@ class ReleaseConfig(Table, frozen=True, kw_only=True):
     """Private key, PEM, that signs the bundle; `--key` and ORT_MOBILE_KEY go before it."""
     version: str | None = None
     """Version of the packages; `--version` goes before it."""
+    vectors: bool = True
+    """Whether the bundle keeps test vectors of models with `takes` or `gives`, and of features: a few small samples,
+    and what the file that ships gives for each. `ort-mobile bundle replay` gives them again."""
     android: AndroidRelease | None = None
     """The Android library; default: none."""
     apple: AppleRelease | None = None

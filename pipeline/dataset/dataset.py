@@ -186,6 +186,8 @@ class Sample:
     inputs: dict[str, Array]
     expected: list[tuple[str, Array]] = field(default_factory=list)
     label: Any = None
+    text: str = ""
+    """What the app has where the inputs were made of a text."""
 
     @property
     def digest(self) -> str:

@@ -30,6 +30,7 @@ from pipeline.core.features import Place
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, Level
 from pipeline.job import tokens as job_tokens
+from pipeline.job import vectors as job_vectors
 from pipeline.job.choices import NO_ANSWERS, choices_of, compared_runs
 from pipeline.job.models import sizes_of
 from pipeline.job.objections import check_shipping
@@ -41,6 +42,7 @@ from pipeline.ort_build import run as build_run
 from pipeline.release import app_fit, chip_contexts, choose, reference_files
 from pipeline.release import bundle as release_bundle
 from pipeline.release import custom_ops as release_custom_ops
+from pipeline.release import kept as kept_files
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import shipped as release_shipped
 from pipeline.report import measured, operators
@@ -278,6 +280,9 @@ def ship(
     report = assembled.report
     references, tensors = kept_references(assembled, folder / storage.REFERENCES)
     libraries = release_shipped.libraries_of((choice.target for choice in choices), library)
+    vectors = job_vectors.vectors_of(
+        assembled.record, folder, [(files[shipped.file], shipped) for shipped in ships], models, libraries
+    )
 
     def attested(bundle: Path) -> dict[str, Any]:
         if not prove:
@@ -304,7 +309,8 @@ def ship(
             bundle_manifest.MEASURED_FILE: measured.measured_text(report, choices, assembled.record.checks).encode()
         },
         references=references,
-        tensors=tensors,
+        vectors=tuple(made.kept for made in vectors),
+        tensors={**tensors, **{path: file for made in vectors for path, file in made.files.items()}},
         attest=attested,
     )
     return manifest.content
@@ -349,14 +355,12 @@ def proven(assembled: Assembled, folder: Path) -> Assembled:
     return replace(assembled, report=report)
 
 
-def kept_references(
-    assembled: Assembled, folder: Path
-) -> tuple[tuple[bundle_manifest.KeptReference, ...], dict[str, Path]]:
+def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[kept_files.KeptReference, ...], dict[str, Path]]:
     """What the bundle keeps of the originals of its models, and the raw tensors by their paths in the bundle.
 
     `folder` has one of tensors for each model. Raises CheckFailed for those that are not what the campaign recorded.
     """
-    kept: list[bundle_manifest.KeptReference] = []
+    kept: list[kept_files.KeptReference] = []
     files: dict[str, Path] = {}
     contexts = chip_contexts.chosen_contexts(assembled.record.contexts, assembled.record.checks)
     sources = [choice.artifact.source for choice in assembled.choices] + [context.source for context in contexts]

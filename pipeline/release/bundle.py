@@ -23,14 +23,13 @@ from pipeline.model.signature import TensorInfo
 from pipeline.release.app_code import code_for
 from pipeline.release.app_fit import ROLLBACK
 from pipeline.release.chip_contexts import gradle_notations, other_phones
+from pipeline.release.kept import BundledFile, KeptReference, KeptVectors
 from pipeline.release.manifest import (
     MANIFEST_FILE,
     MEASURED_FILE,
     SEAL_FILE,
     AppRule,
-    BundledFile,
     Content,
-    KeptReference,
     Manifest,
     ModelSignature,
     SelectionRow,
@@ -353,15 +352,16 @@ def make_bundle(
     classes: Sequence[Sequence[campaign_tuned.TunedClass]] = (),
     reports: Mapping[str, bytes] | None = None,
     references: tuple[KeptReference, ...] = (),
-    tensors: Mapping[str, Path] | None = None,
+    vectors: tuple[KeptVectors, ...] = (),
+    tensors: Mapping[str, Path | bytes] | None = None,
     attest: Callable[[Path], Mapping[str, Any]] = lambda _: {},
 ) -> Manifest:
     """Write a bundle to `folder` from `sources` (path inside the bundle to a file or its bytes).
 
     README.md is made of `ships`, `models` and `classes` (of devices, by what ships). `reports` are texts on the
-    evidence, beside the bill of materials, and `tensors` the files of `references`, by path. `attest` is given the
-    finished bundle, whole and verified but not yet in its place; what it returns is added to the evidence. An older
-    bundle there is replaced at once by renaming; a folder that holds anything else is left alone and refused.
+    evidence, beside the bill of materials, and `tensors` the files of `references` and `vectors`, by path. `attest` is
+    given the finished bundle, whole and verified but not yet in its place; what it returns is added to the evidence. An
+    older bundle there is replaced at once by renaming; a folder that holds anything else is left alone and refused.
     """
     storage.make_folder(folder.parent)
     refuse_foreign(folder)
@@ -393,6 +393,7 @@ def make_bundle(
                 content=content,
                 content_sha256=digest,
                 references=references,
+                vectors=vectors,
                 evidence=dict(shown),
                 reports=tuple(_put(building, path, text) for path, text in sorted(about.items())),
                 made_at=made_at,

@@ -1,8 +1,9 @@
 """The manifest of a bundle: what is in it, how it was made, what it was chosen for, what was measured; and its check.
 
 `content` has a digest of its own and is a function of the inputs alone: the same inputs give the same bytes, in another
-folder and at another time. `references` (what the original models computed on the computer that made the bundle) and
-`evidence` (what was measured and when) are not: they differ from machine to machine and from run to run.
+folder and at another time. `references` (what the original models computed on the computer that made the bundle),
+`vectors` (what files that ship made there of an app's data) and `evidence` (what was measured and when) are not: they
+differ from machine to machine and from run to run.
 """
 
 import hashlib
@@ -21,7 +22,6 @@ from device_runner import result as run_result
 from device_runner import safe_text, untrusted_files
 from device_runner import spec as run_spec
 from device_runner.spec import ElementType, RunOptions
-from pipeline.check import compare as output_compare
 from pipeline.check import library_proof
 from pipeline.config import app_data
 from pipeline.config import tables as config_tables
@@ -32,6 +32,7 @@ from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.variant import Variant
 from pipeline.model import signature
 from pipeline.model.signature import TensorInfo
+from pipeline.release.kept import BundledFile, KeptReference, KeptVector, KeptVectors
 
 MANIFEST_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -50,15 +51,6 @@ CUSTOM_OPS = "custom_ops/"
 """The bundle's folder of libraries of custom operators, by system and ABI."""
 MEASURED_FILE = "evidence/measured.md"
 """What was measured, for people."""
-
-
-class BundledFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of the bundle by its path inside it."""
-
-    path: documents.FilePath
-    """Relative, with `/`, and never out of the bundle: a manifest may come from anywhere."""
-    size_bytes: Annotated[int, Meta(ge=0)]
-    sha256: run_spec.Sha256
 
 
 class Shipped(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,28 +235,6 @@ class Fallback(StrEnum):
     """The bundle in the app's own package, which is never deleted."""
 
 
-class KeptTensor(BundledFile, frozen=True, kw_only=True):
-    """A tensor in a file of the bundle: raw little-endian elements in C order."""
-
-    name: run_spec.Text
-    dtype: ElementType
-    shape: tuple[Annotated[int, Meta(ge=0)], ...]
-
-
-class KeptReference(msgspec.Struct, frozen=True, kw_only=True):
-    """What the original of a model made of some inputs, and how far artifacts may be from that.
-
-    Tensors that are large are not kept: `inputs` or `outputs` are then empty. `tolerance` has everything that decides
-    whether an output passes.
-    """
-
-    model: documents.ReferenceName
-    """The name of the model; of one in another precision with that behind, as in mnist@u8s8pc."""
-    inputs: tuple[KeptTensor, ...] = ()
-    outputs: tuple[KeptTensor, ...] = ()
-    tolerance: output_compare.Tolerance
-
-
 class Content(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the inputs decide."""
 
@@ -313,6 +283,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     content: Content
     content_sha256: run_spec.Sha256
     references: tuple[KeptReference, ...] = ()
+    vectors: tuple[KeptVectors, ...] = ()
     evidence: dict[documents.Line, Any] = {}
     reports: tuple[BundledFile, ...] = ()
     """The evidence for people: files that differ from run to run, as it does."""
@@ -322,7 +293,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def files(self) -> tuple[BundledFile, ...]:
         """Every file of the bundle beside the manifest and its seal."""
-        kept = [tensor for reference in self.references for tensor in (*reference.inputs, *reference.outputs)]
+        vectors = [vector for of_file in self.vectors for vector in of_file.vectors]
+        parts: list[KeptReference | KeptVector] = [*self.references, *vectors]
+        kept = [tensor for part in parts for tensor in (*part.inputs, *part.outputs)]
         return (*self.content.files, *kept, *self.reports)
 
     def verified(self, folder: Path, path: str) -> storage.VerifiedFile:
@@ -550,6 +523,14 @@ def _contradictions(manifest: Manifest) -> list[str]:
             for ships in shipping
             for path in ships.files
             if path not in content
+        ),
+        *(
+            f"vectors of what does not ship: {kept.file[:SHOWN]} for {kept.target}"
+            for kept in manifest.vectors
+            if not any(
+                (kept.target, kept.model, kept.file) == (shipped.target, shipped.model, shipped.file)
+                for shipped in manifest.content.ships
+            )
         ),
         *(
             f"not beside its model: {shipped.weights[:SHOWN]}"

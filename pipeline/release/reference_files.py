@@ -14,7 +14,8 @@ from pipeline.core import files as storage
 from pipeline.core.errors import CheckFailed
 from pipeline.model import ort_format, signature
 from pipeline.model.signature import TensorInfo
-from pipeline.release.manifest import KeptReference, KeptTensor, ModelSignature
+from pipeline.release.kept import KeptReference, KeptTensor
+from pipeline.release.manifest import ModelSignature
 
 KEPT_FOLDER = "evidence/reference"
 """Where a bundle has raw tensors of the original models, in one folder for each model."""

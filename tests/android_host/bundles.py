@@ -15,7 +15,8 @@ from pipeline.dataset import Dataset
 from pipeline.model.signature import TextTokens
 from pipeline.model.sources import SourceModel
 from pipeline.release.bundle import make_bundle
-from pipeline.release.manifest import KeptReference, Shipped
+from pipeline.release.kept import KeptReference
+from pipeline.release.manifest import Shipped
 from pipeline.release.reference_files import keep_reference, signature_of
 from tests.ort_models import convert
 

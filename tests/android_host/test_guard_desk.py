@@ -17,7 +17,7 @@ from pipeline.features.guard.corruptions import corrupted
 from pipeline.features.guard.order import Order, TriedFile
 from pipeline.features.guard.selftest import made
 from pipeline.features.guard.sketch import decibels
-from pipeline.release.manifest import KeptReference, KeptTensor
+from pipeline.release.kept import KeptReference, KeptTensor
 from pipeline.release.self_test import DeskVerdict, SelfTest
 from tests.android_host.conftest import fetch
 from tests.features.android.samples import CPU, NNAPI, WEBGPU

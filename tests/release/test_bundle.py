@@ -21,11 +21,10 @@ from pipeline.check.library_proof import PROOFS, FindingKind, LibraryProof, Proo
 from pipeline.core.errors import CheckFailed, ConfigError, Severity
 from pipeline.core.files import sha256_of
 from pipeline.release.bundle import make_bundle
+from pipeline.release.kept import KeptReference, KeptTensor
 from pipeline.release.manifest import (
     MANIFEST_FILE,
     SEAL_FILE,
-    KeptReference,
-    KeptTensor,
     content_digest,
     refuse_unproven,
     sealed,

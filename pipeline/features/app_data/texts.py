@@ -135,7 +135,7 @@ def text_samples(takes: app_data.Takes, file: Path, inputs: Sequence[TensorInfo]
         ) from error
     for number, line in enumerate(lines, 1):
         if text := line.removesuffix("\r"):
-            yield datasets.Sample(name=f"{file}:{number}", inputs=tensors(takes, made, text, most, inputs))
+            yield datasets.Sample(name=f"{file}:{number}", inputs=tensors(takes, made, text, most, inputs), text=text)
 
 
 def tensors(

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner.spec import RunOptions
+from pipeline.release import kept as kept_files
 from pipeline.release import manifest as bundle_manifest
 
 
@@ -33,7 +34,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     bundle: str
-    reference: bundle_manifest.KeptReference
+    reference: kept_files.KeptReference
     outputs: tuple[str, ...]
     files: tuple[TriedFile, ...]
     contexts: tuple[TriedContext, ...] = ()

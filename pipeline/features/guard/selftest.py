@@ -21,7 +21,7 @@ from pipeline.features.guard.order import Order, TriedFile
 from pipeline.features.guard.sketch import MOST_DECIBELS, Sketch, decibels, drawn, sketch_of
 from pipeline.model import ort_format
 from pipeline.model import session as model_session
-from pipeline.release import manifest as bundle_manifest
+from pipeline.release import kept as kept_files
 from pipeline.release import self_test
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def made(order: Order) -> self_test.SelfTest:
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs that may be the sample's, raw or by a seed, and outputs, where the original's are known."""
 
-    inputs: tuple[bundle_manifest.KeptTensor, ...]
+    inputs: tuple[kept_files.KeptTensor, ...]
     seed: int = 0
 
 
@@ -76,7 +76,7 @@ def _candidates(order: Order) -> Iterator[Candidate]:
         yield from (Candidate(inputs=kept, seed=seed) for seed in SEEDS)
 
 
-def _tensor(order: Order, tensor: bundle_manifest.KeptTensor) -> Values:
+def _tensor(order: Order, tensor: kept_files.KeptTensor) -> Values:
     import numpy as np
 
     raw = (Path(order.bundle) / tensor.path).read_bytes()
@@ -138,7 +138,7 @@ def _wanted(order: Order, candidate: Candidate, own: Mapping[str, Values]) -> di
 
 
 def _input(
-    tensor: bundle_manifest.KeptTensor, candidate: Candidate, values: Values, order: Order
+    tensor: kept_files.KeptTensor, candidate: Candidate, values: Values, order: Order
 ) -> guard_sample.SampleInput:
     if not candidate.seed:
         return guard_sample.SampleInput(

@@ -31,6 +31,7 @@ from pipeline.core import releases as ort_releases
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError, Severity
 from pipeline.model import ort_format
 from pipeline.partition import file_graph, processors
+from pipeline.release import kept as kept_files
 from pipeline.release import manifest as bundle_manifest
 from pipeline.required_ops import proof as required_ops_proof
 
@@ -100,7 +101,7 @@ def wanted_targets(
     return ships, list(dict.fromkeys(shipped.target for shipped in chosen if shipped.platform != platform))
 
 
-def tensor_files(bundle: Path, tensors: Sequence[bundle_manifest.KeptTensor]) -> tuple[TensorFile, ...]:
+def tensor_files(bundle: Path, tensors: Sequence[kept_files.KeptTensor]) -> tuple[TensorFile, ...]:
     """Tensors of a bundle as inputs of a run."""
     return tuple(
         TensorFile(name=kept.name, dtype=kept.dtype, shape=kept.shape, file=str(bundle / kept.path)) for kept in tensors

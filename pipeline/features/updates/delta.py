@@ -37,6 +37,7 @@ from pipeline.features.updates.regions import (
 )
 from pipeline.release import app_fit, opened, signature
 from pipeline.release import bundle as release_bundle
+from pipeline.release import kept as kept_files
 from pipeline.release import manifest as bundle_manifest
 
 ANY_APP = app_fit.App()
@@ -75,7 +76,7 @@ Allowed = Literal["older", "unsigned"]
 checks in place of a signed one."""
 
 
-class DeltaFile(bundle_manifest.BundledFile, frozen=True, kw_only=True):
+class DeltaFile(kept_files.BundledFile, frozen=True, kw_only=True):
     """A file of the new bundle and its form: `base` is a file of the old bundle, `member` one of the delta.
 
     Of words, `regions` are where in the file they belong, and `rest` is the member with a patch of

@@ -15,7 +15,8 @@ from pipeline.core.variant import Level, Variant
 from pipeline.features.android.package import QUICK_JVM
 from pipeline.model.signature import TensorInfo
 from pipeline.release.bundle import make_bundle
-from pipeline.release.manifest import BundledFile, Content, Manifest, ModelSignature, Shipped, ShippedContext
+from pipeline.release.kept import BundledFile
+from pipeline.release.manifest import Content, Manifest, ModelSignature, Shipped, ShippedContext
 from tests.ort_models import conv_relu, convert
 
 NNAPI = RunOptions(

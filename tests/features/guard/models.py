@@ -11,7 +11,7 @@ from pipeline.check.compare import Tolerance
 from pipeline.features.guard.order import Order, TriedFile
 from pipeline.features.guard.selftest import made
 from pipeline.model import session as model_session
-from pipeline.release.manifest import KeptReference, KeptTensor
+from pipeline.release.kept import KeptReference, KeptTensor
 from pipeline.release.self_test import SelfTest
 from tests.ort_models import conv_relu, convert
 

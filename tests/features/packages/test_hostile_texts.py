@@ -31,7 +31,8 @@ from pipeline.features.apple import package as apple
 from pipeline.features.languages import snippet
 from pipeline.model.signature import TextTokens
 from pipeline.release.app_code import code_for
-from pipeline.release.manifest import AppRule, Content, KeptReference, KeptTensor, Manifest, ModelSignature
+from pipeline.release.kept import KeptReference, KeptTensor, KeptVector, KeptVectors
+from pipeline.release.manifest import AppRule, Content, Manifest, ModelSignature
 from pipeline.release.selection import selection
 from pipeline.release.sizes import sizes_of
 from pipeline.release.source_code import render_source
@@ -120,6 +121,20 @@ def references() -> tuple[KeptReference, ...]:
         sorted_rows=("y out",),
     )  # fmt: skip
     return (KeptReference(model="m", inputs=(kept,), outputs=(kept,), tolerance=tolerance),)
+
+
+def vectors() -> tuple[KeptVectors, ...]:
+    given, answer = (
+        KeptTensor(
+            path=f"vectors/m/{name}.bin", size_bytes=4, sha256="8" * 64, name=f"{name} v", dtype=ElementType.FLOAT32,
+            shape=(1,),
+        )
+        for name in ("x", "y")
+    )  # fmt: skip
+    vector = KeptVector(text="some text", inputs=(given,), outputs=(answer,))
+    made = {"target": "phone", "model": "m", "file": "models/m.basic-fixed.ort", "ort_release": "1.29.0"}
+    options = RunOptions(session_config={"session.dynamic_block_base": "4"})
+    return (KeptVectors(**made, options=options, place="local", vectors=(vector,), none="a cause"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +228,8 @@ MANIFEST = inspect.type_info(Manifest)
 def document() -> dict[str, Any]:
     """The manifest that fills every field, as JSON has it."""
     whole = Manifest(
-        content=everything(), content_sha256="3" * 64, references=references(), evidence={"key": "value"},
+        content=everything(), content_sha256="3" * 64, references=references(), vectors=vectors(),
+        evidence={"key": "value"},
         made_at="2026-01-01T00:00:00.000Z",
     )  # fmt: skip
     return decode_json(msgspec.json.encode(whole), dict[str, Any])
