@@ -12,8 +12,9 @@ from pipeline.core import features
 from pipeline.core import releases as ort_releases
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release
+from pipeline.features.apple import own_data
 from pipeline.model.signature import TensorInfo
-from pipeline.release import app_answers, app_code, code_names, guards, selection, source_code, tensor_texts
+from pipeline.release import app_code, code_names, guards, selection, source_code, tensor_texts
 from pipeline.release import bundle as release_bundle
 from pipeline.release import manifest as bundle_manifest
 from pipeline.release import sizes as release_sizes
@@ -35,13 +36,14 @@ MAPS_FILES = Release(1, 27)
 
 
 TAKEN = frozenset({
-    "Any", "Array", "ArraySlice", "Bool", "Bundle", "CChar", "Character", "CryptoKit", "Data", "Date", "DateFormatter",
-    "DeviceClass", "DispatchQueue", "DispatchSemaphore", "DispatchTime", "DispatchWorkItem", "Double", "Error",
-    "FileHandle", "FileManager", "Float", "Foundation", "Int", "Int16", "Int32", "Int64", "Int8", "Locale",
-    "MemoryLayout", "ModelFile", "NSLock", "NSMutableData", "NSNumber", "NSRecursiveLock", "ObjCBool", "P256", "P384",
-    "P521", "ProcessInfo", "Protocol", "Result", "Runtime", "Self", "Sendable", "Set", "String", "Swift", "Thread",
-    "TimeZone", "Tokenizer", "Type", "UInt32", "UInt64", "UInt8", "URL", "URLResourceValues", "UTF8", "Unicode",
-    "UnsafeMutableRawPointer", "UnsafeRawBufferPointer", "Way",
+    "Answers", "Any", "Array", "ArraySlice", "Bool", "Box", "Bundle", "CChar", "Character", "CryptoKit", "Data",
+    "Date", "DateFormatter", "DeviceClass", "DispatchQueue", "DispatchSemaphore", "DispatchTime",
+    "DispatchWorkItem", "Double", "Error", "FileHandle", "FileManager", "Float", "Foundation", "Int", "Int16",
+    "Int32", "Int64", "Int8", "Label", "Locale", "Mask", "MemoryLayout", "ModelFile", "NSLock", "NSMutableData",
+    "NSNumber", "NSRecursiveLock", "ObjCBool", "P256", "P384", "P521", "Pixels", "ProcessInfo", "Protocol",
+    "Result", "Runtime", "Self", "Sendable", "Set", "String", "Swift", "Thread", "TimeZone", "Tokenizer", "Type",
+    "UInt32", "UInt64", "UInt8", "URL", "URLResourceValues", "UTF8", "Unicode", "UnsafeMutableRawPointer",
+    "UnsafeRawBufferPointer", "Way",
 })  # fmt: skip
 """Names that the sources use; what begins with ORT may be ONNX Runtime's."""
 
@@ -120,8 +122,12 @@ def swift_sources(
             names=[size.model for size in sizes],
             **common,
         )
-    if any(model["text"] for model in models):
-        sources["Tokenizer.swift"] = render("Tokenizer.swift", **common)
+    needed = {
+        "Tokenizer.swift": any(model["text"] for model in models),
+        "Pixels.swift": any(model["picture"] for model in models),
+        "Answers.swift": any(model["answer"] for model in models),
+    }
+    sources |= {name: render(name, **common) for name, is_needed in needed.items() if is_needed}
     by_device = any(len(model["rows"]) > 1 for model in models)
     for write in guards:
         sources |= write(common)
@@ -154,7 +160,8 @@ def _require_usable(
             f"Swift cannot run the model {model}: {wrong[0].name} is {wrong[0].dtype or kinds[0]}",
             where="the bundle's manifest",
             why=f"ONNX Runtime's Objective-C API has no tensors of {', '.join(kinds)}",
-            remedy="make float64, float16 and bool float32 (`ort-mobile transform MODEL OUT.onnx --do float-io`, or "
+            remedy=own_data.remedy(signature)
+            or "make float64, float16 and bool float32 (`ort-mobile transform MODEL OUT.onnx --do float-io`, or "
             "`transforms` of the model in the config), or use the C++ API: `ort-mobile release snippet --for cpp`",
         )
     for provider in (runner_providers.provider_named(options.provider) for options in ways):
@@ -224,6 +231,13 @@ def _model(
         parts += [source_code.Code("device.abi == {}").format(source_code.swift_text(row.abi))] if row.abi else []
         conditions.append((source_code.joined(parts or [source_code.Code("true")], " && "), numbers.index(row.ships)))
     inputs = list(_tensors(signature.inputs, lambda tensor: tensor_texts.input_text(tensor, signature)))
+    outputs = list(
+        _tensors(
+            [tensor for tensor in signature.outputs if tensor.dtype in ELEMENTS],
+            lambda tensor: tensor_texts.output_text(tensor, signature),
+            "output",
+        )
+    )
     parameters = [parameter for tensor in inputs for parameter in tensor["parameters"]]
     return {
         "name": model,
@@ -234,50 +248,14 @@ def _model(
         "files": files,
         "rows": conditions,
         "inputs": inputs,
-        "outputs": list(
-            _tensors(
-                [tensor for tensor in signature.outputs if tensor.dtype in ELEMENTS],
-                lambda tensor: tensor_texts.output_text(tensor, signature),
-                "output",
-            )
-        ),
+        "outputs": outputs,
         "parameters": parameters,
         "arguments": [
             source_code.Code("{0}: {0}").format(source_code.identifier(text.partition(":")[0])) for text in parameters
         ],
-        "text": _text(signature, digests),
-        "answer": app_answers.answer_of(signature),
+        **own_data.of_model(signature, digests, inputs, outputs),
         "operators": f"{module}{OPERATORS}" if any(options.custom_ops for options in ways) else "",
         "gpu": any(runner_providers.provider_named(options.provider).gpu for options in ways),
-    }
-
-
-def _text(signature: bundle_manifest.ModelSignature, digests: Mapping[str, str]) -> dict[str, Any] | None:
-    """What Model.swift needs of a model's text: the tokenizer's resource, `most` tokens, `length` where it takes so
-    many, neither more nor less, else 0, and the arguments of `run` with tensors. None where it takes tensors.
-    """
-    if not (signature.text and signature.takes_text):
-        return None
-    text, length = signature.text, signature.text.length(signature.inputs)
-    stem, _, suffix = resource(text.file).rpartition(".")
-    keys = {name: key for key, name in text.inputs.items()}
-    arguments = []
-    for tensor, own_name in code_names.identifiers(signature.inputs, SWIFT_WORDS | OWN_NAMES):
-        name, kind = (
-            source_code.identifier(own_name),
-            source_code.identifier(ELEMENTS[tensor.dtype or ElementType.INT64][0]),
-        )
-        call = source_code.Code("{}: {}.map {{ {}($0) }}").format(name, source_code.identifier(keys[tensor.name]), kind)
-        arguments.append(call)
-        arguments += [] if tensor.fixed else [source_code.Code("{}Shape: [1, length]").format(name)]
-    return {
-        "stem": stem,
-        "suffix": suffix,
-        "sha256": digests[text.file],
-        "most": min(text.most, length or text.most),
-        "length": length,
-        "parts": [key for key, name in text.inputs.items() if name],
-        "arguments": arguments,
     }
 
 

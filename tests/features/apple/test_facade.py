@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.spec import ElementType, RunOptions
+from pipeline.config.app_data import OUTPUTS_OF, ImageBytes
+from pipeline.core.errors import ConfigError
 from pipeline.features.apple.sources import ELEMENTS, OWN_NAMES, SWIFT_WORDS, swift_class, swift_sources
 from pipeline.release.manifest import ModelSignature
 from tests.features.android.samples import manifest, signature, tensor
@@ -70,6 +72,37 @@ def test_the_class_of_several_sizes_is_swift() -> None:
     assert mistakes(found) == []
     assert 'names = ["a-2", "a-9", "a"]' in found
     assert "fits(stringInShape, shapes8[size], filled: false)" in found
+
+
+def voices(kind: ElementType) -> ModelSignature:
+    inputs = (tensor("samples", 1, 6, dtype=kind), tensor("h in", "batch", 2), tensor("rate", dtype=ElementType.INT64))
+    outputs = (tensor("y", 1, 1), tensor("h out", "batch", 2))
+    values = {"rate": 8000, "h in": 0.5}
+    return signature("vad", inputs=inputs, outputs=outputs, state={"h out": "h in"}, values=values, rate=8000)
+
+
+def test_classes_of_an_apps_own_data_are_swift() -> None:
+    picture = tensor("image", 1, "height", "width", 3, dtype=ElementType.UINT8)
+    outputs = {
+        answer: tuple(tensor(name, 1, "n", dtype=kind) for name, kind in kinds.items())
+        for answer, kinds in OUTPUTS_OF.items()
+    }
+    models = [
+        signature(f"a {answer}", inputs=(picture,), outputs=given, image=ImageBytes.RGB, answer=answer)
+        for answer, given in outputs.items()
+    ]
+    found = sources(*models, voices(ElementType.FLOAT32))
+    assert {"AText.swift", "AMask.swift", "Vad.swift", "Answers.swift", "Pixels.swift"} <= found.keys()
+    for name, source in found.items():
+        assert mistakes(source) == [], name
+    assert "public func segment(_ image: CGImage) throws -> Mask {" in found["AMask.swift"]
+    assert "hIn: state0, hInShape: [1, 2], rate: [Int64](repeating: 8000, count: 1)" in found["Vad.swift"]
+
+
+def test_a_tensor_of_integer_samples_is_refused_with_what_gives_the_same_outputs() -> None:
+    with pytest.raises(ConfigError, match="samples is int16") as caught:
+        sources(voices(ElementType.INT16))
+    assert 'take `samples = "float"` and leave `divide` as it is' in str(caught.value.problem.remedy)
 
 
 def test_a_gpu_warms_up_in_the_background_and_falls_back_visibly() -> None:

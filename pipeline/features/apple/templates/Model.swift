@@ -5,6 +5,11 @@ import OnnxRuntimeBindings
 #else
 import onnxruntime_objc  // the pod
 #endif
+{% if model.picture %}
+#if canImport(CoreGraphics)
+import CoreGraphics
+#endif
+{% endif %}
 {% if model.operators %}
 #if SWIFT_PACKAGE
 import {{ model.operators | identifier }}
@@ -195,9 +200,122 @@ public final class {{ model.class_name | identifier }}: @unchecked Sendable {
         sha256: {{ model.text.sha256 | swift_text }}, ways: [])
 
 {% endif %}
-{% if model.answer and model.answer.kind == "embedding" and model.text %}
-    /// The numbers that stand for a text, for comparison with those of others.
-    public func embed(_ text: String) throws -> [Float] { try run(text: text).embedding }
+{% if model.picture %}
+    /// Runs the model once on a picture of any size: its pixels in sRGB row by row, of each red, green, blue and alpha.
+    public func run(rgba: [UInt8], height: Int, width: Int) throws -> Output {
+        let pixels = try Pixels.packed(rgba, height: height, width: width, channels: {{ model.picture.channels | number }})
+        return try run({{ model.picture.arguments | joined }})
+    }
+
+#if canImport(CoreGraphics)
+    /// Runs the model once on an image, drawn in sRGB in its own size. A camera's rotation (EXIF) is the app's.
+    public func run(_ image: CGImage) throws -> Output {
+        try run(rgba: Pixels.of(image), height: image.height, width: image.width)
+    }
+#endif
+
+{% endif %}
+{% if model.answer %}
+{% set answer = model.answer %}
+{% set subject = "a picture" if answer.picture else "a text" %}
+{% set parameters = "rgba: [UInt8], height: Int, width: Int" if answer.picture else "_ text: String" %}
+{% set arguments = "rgba: rgba, height: height, width: width" if answer.picture else "text: text" %}
+{% if answer.kind == "classes" %}
+    /// The classes that {{ subject }} most likely is of, best first.
+{% elif answer.kind == "boxes" %}
+    /// What a picture shows and where, in its own pixels, best first.
+{% elif answer.kind == "text" %}
+    /// What is written in a picture.
+{% elif answer.kind == "embedding" %}
+    /// The numbers that stand for {{ subject }}, for comparison with those of others.
+{% elif answer.kind == "mask" %}
+    /// The class of each pixel of a picture.
+{% elif answer.kind == "probability" %}
+    /// How likely it is of {{ subject }}.
+{% endif %}
+    public func {{ answer.method | identifier }}({{ parameters }}) throws -> {{ answer.type | code }} {
+        {{ model.class_name | identifier }}.answer(try run({{ arguments }}))
+    }
+
+{% if answer.picture %}
+#if canImport(CoreGraphics)
+    /// The same of an image, as `run(_ image:)` draws it.
+    public func {{ answer.method | identifier }}(_ image: CGImage) throws -> {{ answer.type | code }} {
+        {{ model.class_name | identifier }}.answer(try run(image))
+    }
+#endif
+
+{% endif %}
+    private static func answer(_ output: Output) -> {{ answer.type | code }} {
+{% if answer.kind == "classes" %}
+        zip(output.{{ answer.fields.labels | identifier }}, output.{{ answer.fields.scores | identifier }}).map { Label(text: $0, score: $1) }
+{% elif answer.kind == "boxes" %}
+        let edges = output.{{ answer.fields.boxes | identifier }}
+        return output.{{ answer.fields.scores | identifier }}.indices.map { i in
+            Box(
+                left: edges[4 * i], top: edges[4 * i + 1], right: edges[4 * i + 2], bottom: edges[4 * i + 3],
+                score: output.{{ answer.fields.scores | identifier }}[i], index: Int(output.{{ answer.fields.classes | identifier }}[i]),
+                text: {% if answer.labelled %}output.{{ answer.fields.labels | identifier }}[i]{% else %}""{% endif %})
+        }
+{% elif answer.kind == "text" %}
+        output.{{ answer.fields.text | identifier }}.joined()
+{% elif answer.kind == "embedding" %}
+        output.{{ answer.fields.embedding | identifier }}
+{% elif answer.kind == "mask" %}
+        Mask(
+            height: output.{{ answer.fields.mask | identifier }}Shape[0], width: output.{{ answer.fields.mask | identifier }}Shape[1],
+            classes: output.{{ answer.fields.mask | identifier }})
+{% elif answer.kind == "probability" %}
+        output.{{ answer.fields.probability | identifier }}[0]
+{% endif %}
+    }
+
+{% endif %}
+{% if model.stream %}
+    /// A stream of sound, mono with {{ model.stream.rate | number }} samples a second; each recording has its own.
+    public func stream() -> Stream { Stream(self) }
+
+    /// A recording that comes in pieces of any size. One thread at a time may use it.
+    public final class Stream {
+        private let model: {{ model.class_name | identifier }}
+        private var filled: [{{ model.stream.element | identifier }}] = []
+{% for state in model.stream.states %}
+        private var {{ state.field | identifier }}: [Float] = []
+{% endfor %}
+
+        init(_ model: {{ model.class_name | identifier }}) {
+            self.model = model
+            reset()
+        }
+
+        /// Begins anew, as at the start of a recording.
+        public func reset() {
+            filled = []
+{% for state in model.stream.states %}
+            {{ state.field | identifier }} = [Float](repeating: {{ state.first | number }}, count: {{ state.size | number }})
+{% endfor %}
+        }
+
+        /// What the model gives for each {{ model.stream.hop | number }} samples that are complete now, one after the other; empty for none.
+        public func push(_ samples: [{{ model.stream.element | identifier }}]) throws -> [Float] {
+            var given: [Float] = []
+            var at = 0
+            while at < samples.count {
+                let end = min(samples.count, at + {{ model.stream.hop | number }} - filled.count)
+                filled += samples[at..<end]
+                at = end
+                if filled.count < {{ model.stream.hop | number }} { break }
+                let step = filled
+                filled = []
+                let output = try model.run({{ model.stream.arguments | joined }})
+                given += output.{{ model.stream.output | identifier }}
+{% for state in model.stream.states %}
+                {{ state.field | identifier }} = output.{{ state.output | identifier }}
+{% endfor %}
+            }
+            return given
+        }
+    }
 
 {% endif %}
 {% if model.gpu %}

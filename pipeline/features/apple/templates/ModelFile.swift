@@ -13,6 +13,8 @@ public enum {{ module | identifier }}Error: Error, CustomStringConvertible {
     case wrongFile(String, sha256: String)
     case missingOutput(String)
     case wrongSize(input: String, elements: Int, shape: [Int])
+    case noPixels(height: Int, width: Int)
+    case notDrawn(height: Int, width: Int)
 
     public var description: String {
         switch self {
@@ -24,6 +26,10 @@ public enum {{ module | identifier }}Error: Error, CustomStringConvertible {
             return "the session gave no output \(name)"
         case .wrongSize(let input, let elements, let shape):
             return "the input \(input) has \(elements) elements, which do not fill the shape \(shape)"
+        case .noPixels(let height, let width):
+            return "the picture has no pixels: it is \(width) by \(height)"
+        case .notDrawn(let height, let width):
+            return "the image of \(width) by \(height) cannot be drawn in sRGB with 8 bits"
         }
     }
 }
