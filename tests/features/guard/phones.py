@@ -161,14 +161,21 @@ class Launch:
         return self.code == 0 and self.lines[-1:] == ("end",)
 
 
+ENDINGS_KEPT = 16
+"""What Android remembers of an app's processes (AppExitInfoTracker)."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Phone:
-    """A phone with an app: its storage lasts from launch to launch, and Android remembers how a process ended."""
+    """A phone with an app: its storage lasts from launch to launch, and Android remembers how processes ended.
+
+    `ended` has process, reason, status and milliseconds of each, the last first.
+    """
 
     app: App
     storage: Path
     level: int = 34
-    ended: str = ""
+    ended: list[str] = field(default_factory=list)
     boot: int = 3
     properties: dict[str, object] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
@@ -189,7 +196,7 @@ class Phone:
         self.storage.mkdir(exist_ok=True)
         given = {
             "storage": self.storage, "assets": self.app.assets, "outputs": self.app.outputs, "faults": faults,
-            "faults.library": self.app.library, "level": self.level, "ended": self.ended, "boot_count": self.boot,
+            "faults.library": self.app.library, "level": self.level, "ended": ";".join(self.ended), "boot_count": self.boot,
             "java.io.tmpdir": self.storage, "libraries": self.app.natives, **self.properties, **more,
         }  # fmt: skip
         words = [f"-D{name}={str(value).lower() if value is True else value}" for name, value in given.items()]
@@ -209,8 +216,14 @@ class Phone:
             process.kill()
             output, errors = process.communicate()
             assert user_waits, f"the app hangs: {output}"
-        self.ended = f"{process.pid},{self._reason(process.returncode, killed)},{int(time.time() * 1000)}"
+        ended = f"{process.pid},{self._reason(process.returncode, killed)},{int(time.time() * 1000)}"
+        self.ended = [ended, *self.ended][:ENDINGS_KEPT]
         return Launch(code=process.returncode, lines=tuple(output.splitlines()), errors=errors)
+
+    def wait_longer(self, milliseconds: int) -> None:
+        """As if its user had ended the last process so much later."""
+        *words, ended = self.ended[0].split(",")
+        self.ended[0] = ",".join([*words, str(int(ended) + milliseconds)])
 
     @staticmethod
     def _reason(code: int, killed: bool) -> str:

@@ -81,8 +81,7 @@ def life(ours: Phone, fault: Fault, seed: int) -> list[Launch]:
         waits = numbers.uniform(0.1, 1.2) if is_ended else 8.0 if fault.kind in HANGING and fault.stage == "run" else 0
         launch = ours.launch(fault.word, wait=True, user_waits=waits, seconds=300, **limits)
         if fault.kind in HANGING and not launch.is_whole and not is_ended:
-            process, *rest, ended = ours.ended.split(",")
-            ours.ended = ",".join([process, *rest, str(int(ended) + PATIENCE_MS)])
+            ours.wait_longer(PATIENCE_MS)
         if not is_ended:
             launches.append(launch)
     return launches
