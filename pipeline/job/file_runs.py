@@ -59,6 +59,8 @@ class PerfOrder(FilesOnData):
     concurrent: str = ""
     """Numbers of callers and how they call, as `--concurrent` has it; "" for none."""
     batches: tuple[int, ...] = ()
+    least_memory: bool = False
+    """Find the least private memory that each file runs with."""
     stream: run_spec.Stream | None = None
     """Steps of a model with state, run besides; None for none."""
     original: Path | None = None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pipeline import config as configs
     from pipeline.cli import values as cli_values
     from pipeline.dataset import Dataset
+    from pipeline.job import file_runs
 
 
 def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int, ...]:
@@ -25,6 +26,28 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
     if not all(part.isdecimal() and 1 <= int(part) <= 4096 for part in parts):
         raise click.BadParameter(f"{text!r} is no list of whole numbers from 1 to 4096, as in 1,2,4,8")
     return tuple(map(int, parts))
+
+
+def stream_of(steps: int | None, states: tuple[str, ...]) -> "run_spec.Stream | None":
+    """The stream that is asked for; UsageError for states without steps, ConfigError for what is no state."""
+    from device_runner import spec as run_spec
+    from pipeline.features.perf import streams as perf_streams
+
+    if states and not steps:
+        raise click.UsageError("--state is for --stream N; add it")
+    return run_spec.Stream(steps=steps, states=perf_streams.parse_states(states)) if steps else None
+
+
+def require_possible(order: "file_runs.PerfOrder") -> None:
+    """Say what is wrong with an order before anything runs: UsageError, ConfigError, ModelError."""
+    from pipeline.features.perf import callers as perf_callers
+
+    if order.least_memory and order.measure.perf_test:
+        raise click.UsageError("--least-memory limits the probe's memory; leave out --perf-test")
+    if order.concurrent:
+        perf_callers.parse_concurrent(order.concurrent, order.files)
+    for file in order.files if order.batches else ():
+        perf_callers.open_batch(file)
 
 
 @click.command(cls=cli_command.Command)
@@ -87,6 +110,11 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
 @click.option(
     "--batch", "batches", callback=counts, metavar="N,…", default="", help="Throughput with these batch sizes."
 )
+@click.option(
+    "--least-memory",
+    is_flag=True,
+    help="Find the least private memory that each file runs with (--fits-mb), by halving.",
+)
 @click.option("--stream", "steps", type=click.IntRange(1, 1_000_000), metavar="N", help="Run N steps with --state.")
 @click.option(
     "--state",
@@ -125,6 +153,7 @@ def perf(
     blame: bool,
     concurrent: str,
     batches: tuple[int, ...],
+    least_memory: bool,
     steps: int | None,
     states: tuple[str, ...],
     original: Path | None,
@@ -143,10 +172,10 @@ def perf(
     """
     import msgspec
 
-    from device_runner import spec as run_spec
     from pipeline import config as configs
     from pipeline.features.perf import callers as perf_callers
     from pipeline.features.perf import job as perf_job
+    from pipeline.features.perf import least_memory as memory_search
     from pipeline.features.perf import streams as perf_streams
     from pipeline.job import file_runs
     from pipeline.job import quick as job_quick
@@ -171,16 +200,12 @@ def perf(
         blame=blame,
         concurrent=concurrent,
         batches=batches,
-        stream=run_spec.Stream(steps=steps, states=perf_streams.parse_states(states)) if steps else None,
+        least_memory=least_memory,
+        stream=stream_of(steps, states),
         original=original,
         wait_seconds=device_wait_seconds,
     )
-    if states and not steps:
-        raise click.UsageError("--state is for --stream N; add it", ctx)
-    if concurrent:
-        perf_callers.parse_concurrent(concurrent, files)  # what is wrong is said before anything runs
-    for file in files if batches else ():
-        perf_callers.open_batch(file)
+    require_possible(order)
     measured = perf_job.measure_files(order, cli_options.progress())
     report, profiled = measured.report, measured.profiles
     if profiles:
@@ -193,6 +218,7 @@ def perf(
         terminal.show(
             [
                 *perf_callers.callers_parts(measured.callers),
+                *memory_search.least_memory_parts(measured.least_memory),
                 *perf_streams.stream_parts(measured.streams),
                 *wording.sections_of({"What failed": failed}),
             ]

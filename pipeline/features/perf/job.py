@@ -4,7 +4,7 @@ Beside single runs: throughput of several callers of one session or of one each,
 batches; and a model with state as a stream, step by step, its outputs compared with the original's stream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from pipeline.campaign import record as campaign_record
 from pipeline.check import many as check_many
 from pipeline.core import errors as core_errors
 from pipeline.core.progress import Progress
+from pipeline.features.perf import least_memory as memory_search
 from pipeline.features.perf.callers import CallersRow, measure_callers, parse_concurrent
 from pipeline.features.perf.streams import StreamRow, measure_streams, original_stream
 from pipeline.job import bench as job_bench
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def failed_notes(
-    rows: Sequence[CallersRow | StreamRow], report: "report_model.CampaignReport"
+    rows: Sequence[CallersRow | StreamRow | memory_search.LeastMemoryRow], report: "report_model.CampaignReport"
 ) -> "list[wording.ListingNote]":
     """Why rows have no numbers, but for what the report says of the same run."""
     from pipeline.report import wording
@@ -57,7 +58,7 @@ class MeasuredFiles:
     report: report_model.CampaignReport
     profiles: tuple[report_profiles.Profiled, ...]
     denied: tuple[runner_options.Denied, ...]
-    others: list[CallersRow | StreamRow]
+    others: list[CallersRow | StreamRow | memory_search.LeastMemoryRow]
 
     @property
     def callers(self) -> list[CallersRow]:
@@ -68,6 +69,11 @@ class MeasuredFiles:
     def streams(self) -> list[StreamRow]:
         """Runs of many steps with state."""
         return [measurement for measurement in self.others if isinstance(measurement, StreamRow)]
+
+    @property
+    def least_memory(self) -> list[memory_search.LeastMemoryRow]:
+        """The least limits of private memory."""
+        return [measurement for measurement in self.others if isinstance(measurement, memory_search.LeastMemoryRow)]
 
     @property
     def exit_code(self) -> core_errors.ExitCode:
@@ -81,8 +87,24 @@ class MeasuredFiles:
     @property
     def document(self) -> dict[str, Any]:
         """The report as JSON has it, with callers and streams where there are some."""
-        more = {"callers": self.callers, "streams": self.streams}
+        more = {"callers": self.callers, "streams": self.streams, "least_memory": self.least_memory}
         return {**msgspec.to_builtins(self.report), **{name: rows for name, rows in more.items() if rows}}
+
+
+def unfit(
+    left: Mapping[str, str], failures: Sequence[campaign_record.FailureRow]
+) -> Iterator[campaign_record.FailureRow]:
+    """Devices that had to be left, by reason, as they did not become fit for a run: no run's own failure."""
+    messages = {failure.what for failure in failures}
+    for device, reason in left.items():
+        if reason not in messages:
+            yield campaign_record.FailureRow(
+                code="not fit",
+                what=reason,
+                why="what was asked for did not come",
+                remedy="let the device rest and charge, or wait longer (--wait-seconds)",
+                device=device,
+            )
 
 
 def measure_files(order: file_runs.PerfOrder, progress: Progress) -> MeasuredFiles:
@@ -117,12 +139,14 @@ def measure_files(order: file_runs.PerfOrder, progress: Progress) -> MeasuredFil
         )
         stored = bench.measure(campaign, plan)
         denied = bench.blame(plan) if order.blame else ()
-        others: list[CallersRow | StreamRow] = []
+        others: list[CallersRow | StreamRow | memory_search.LeastMemoryRow] = []
         if original:
             others += measure_streams(original, planning.distinct(possible), plan, bench)
         asked = parse_concurrent(order.concurrent or "1", order.files) if order.concurrent or order.batches else []
         sizes = {name: size for of_file in (*guessed.values(), order.dimensions) for name, size in of_file.items()}
         others += measure_callers(asked, order.batches, planning.distinct(possible), plan, bench, sizes)
+        if order.least_memory:
+            others += memory_search.measure_least_memory(planning.distinct(possible), plan, bench)
         profiles = []
         if order.profiles:  # each once more with the profiler on: what it costs is not in the times that are compared
             with bench.progress.stage("profile", len(planning.distinct(possible))) as stage:
@@ -140,19 +164,7 @@ def measure_files(order: file_runs.PerfOrder, progress: Progress) -> MeasuredFil
         measured = report_model.measured_runs(planned, records)
         rows, (failures, left_out) = report_model.make_rows(measured, sizes_bytes, rule), report_model.ends_of(measured)
         modes = report_modes.mode_rows(planned, records, order.measure, rule)
-        # A device that did not become fit for a run: no run's own failure.
-        messages = {failure.what for failure in (*failures, *modes.failures)}
-        unfit = [
-            campaign_record.FailureRow(
-                code="not fit",
-                what=reason,
-                why="what was asked for did not come",
-                remedy="let the device rest and charge, or wait longer (--wait-seconds)",
-                device=device,
-            )
-            for device, reason in stored.left.items()
-            if reason not in messages
-        ]
+        failed = (*failures, *modes.failures)
         report = report_model.CampaignReport(
             name=campaign.name,
             campaign=campaign.id,
@@ -164,7 +176,7 @@ def measure_files(order: file_runs.PerfOrder, progress: Progress) -> MeasuredFil
             devices=tuple(bench.facts.values()),
             rows=rows,
             skipped=(*skipped, *left_out, *modes.skipped),
-            failures=(*unfit, *failures, *modes.failures),
+            failures=(*unfit(stored.left, failed), *failed),
             modes=modes.rows,
             warnings=(
                 *file_runs.guess_warnings(guessed),

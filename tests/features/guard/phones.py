@@ -196,8 +196,9 @@ class Phone:
         self.storage.mkdir(exist_ok=True)
         given = {
             "storage": self.storage, "assets": self.app.assets, "outputs": self.app.outputs, "faults": faults,
-            "faults.library": self.app.library, "level": self.level, "ended": ";".join(self.ended), "boot_count": self.boot,
-            "java.io.tmpdir": self.storage, "libraries": self.app.natives, **self.properties, **more,
+            "faults.library": self.app.library, "level": self.level, "boot_count": self.boot,
+            "ended": ";".join(self.ended), "java.io.tmpdir": self.storage, "libraries": self.app.natives,
+            **self.properties, **more,
         }  # fmt: skip
         words = [f"-D{name}={str(value).lower() if value is True else value}" for name, value in given.items()]
         command: Sequence[str] = ["java", *JVM, *words, "-cp", self.app.path, "App"]
