@@ -3,6 +3,7 @@
 python docs/make_reference.py [--check]
 """
 
+import importlib
 import json
 import sys
 import tomllib
@@ -19,19 +20,13 @@ import msgspec
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
 from pipeline.advice.fitness import FitDocument
+from pipeline.campaign.tuned import TuneReport
 from pipeline.cli.command import FULL, TOPICS
 from pipeline.cli.main import COMMANDS, cli, load
 from pipeline.cli.transform import option_lines
 from pipeline.config import TABLES, Table, config_schema, key_texts
 from pipeline.core.errors import ExitCode
 from pipeline.core.json_schema import document_schema
-from pipeline.features.app.document import AppDocument
-from pipeline.features.away.plan import PackagePlan
-from pipeline.features.doctor.diagnosis import DoctorReport
-from pipeline.features.pairs.bisection_report import BisectionReport
-from pipeline.features.pairs.comparison import SideComparison
-from pipeline.features.pairs.report import GateReport
-from pipeline.features.tune.report import schema as tune_schema
 from pipeline.library.difference import LibraryDiff
 from pipeline.partition.answer import PartitionDocument
 from pipeline.passes.registry import PASSES
@@ -158,17 +153,21 @@ def schema_page(kind: type[msgspec.Struct], description: str) -> str:
 SCHEMAS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "run-spec": (RunSpec, "Everything that one measured run needs."),
     "run-result": (RunResult, "Everything that one run gave. Times in nanoseconds."),
-    "doctor": (DoctorReport, "What `ort-mobile doctor --json` writes."),
-    "comparison": (SideComparison, "What `ort-mobile compare --json` writes."),
-    "gate": (GateReport, "What `ort-mobile gate --json` writes."),
-    "bisection": (BisectionReport, "What `ort-mobile gate --bisect --json` writes."),
     "check": (FitDocument, "What `ort-mobile check --json` writes."),
     "partition": (PartitionDocument, "What `ort-mobile partition --json` writes for one provider."),
-    "app": (AppDocument, "What `ort-mobile app --json` writes."),
-    "package-plan": (PackagePlan, "plan.json of a package that `ort-mobile export` makes."),
     "library-diff": (LibraryDiff, "What `ort-mobile library diff --json` writes."),
+    "tune": (TuneReport, "tune.json of a search."),
 }
-"""JSON schemas by the name of their file: the type, and what has such a document."""
+"""JSON schemas of the engine by the name of their file: the type, and what has such a document."""
+
+
+def all_schemas() -> dict[str, tuple[type[msgspec.Struct], str]]:
+    """Those of the engine and of each feature with a module `schemas`."""
+    found = dict(SCHEMAS)
+    for feature in sorted(path.parent.name for path in (DOCS.parent / "pipeline/features").glob("*/schemas.py")):
+        found |= importlib.import_module(f"pipeline.features.{feature}.schemas").SCHEMAS
+    return found
+
 
 QUESTIONS = (
     ("How much of a model do NNAPI, CoreML and XNNPACK take, and is one worth using?", "check my.onnx --json -"),
@@ -211,7 +210,9 @@ def agents_page() -> str:
     """What to run for which question, exit codes, schemas, and what needs more than this computer."""
     rows = "".join(f"| {question} | `ort-mobile {line}` |\n" for question, line in QUESTIONS)
     codes = "".join(f"| {int(code)} | {text} |\n" for code, text in EXIT_TEXTS.items())
-    schemas = "".join(f"| [{name}.schema.json]({name}.schema.json) | {text} |\n" for name, (_, text) in SCHEMAS.items())
+    schemas = "".join(
+        f"| [{name}.schema.json]({name}.schema.json) | {text} |\n" for name, (_, text) in all_schemas().items()
+    )
     needs = (
         ("a phone by adb", "devices --json -", "is it ready? then `--device adb:SERIAL` of run, perf, tune and gate"),
         ("the Android library", "library get android:1.29.0", "then `prove output/my/bundle --library android:1.29.0`"),
@@ -281,8 +282,7 @@ def pages() -> dict[Path, str]:
         DOCS / "guides.md": guides_page(),
         DOCS / "config.schema.json": json.dumps(config_schema(tuple(PASSES)), indent=2) + "\n",
         DOCS / "results.schema.json": json.dumps(results_schema(), indent=2) + "\n",
-        DOCS / "tune.schema.json": json.dumps(tune_schema(), indent=2) + "\n",
-        **{DOCS / f"{name}.schema.json": schema_page(kind, text) for name, (kind, text) in SCHEMAS.items()},
+        **{DOCS / f"{name}.schema.json": schema_page(kind, text) for name, (kind, text) in all_schemas().items()},
         DOCS / "for-agents.md": agents_page(),
         DOCS.parent / "llms.txt": llms_text(),
     }

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from pipeline.dataset import Dataset
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    examples=("ort-mobile accuracy int8.onnx --reference my.onnx --test-data samples --max-drop 0.01",),
+)
 @click.argument("paths", nargs=-1, required=True, metavar="MODEL...")
 @click.option("--reference", required=True, metavar="ORIGINAL", help="The .onnx file that the models were made from.")
 @data_options

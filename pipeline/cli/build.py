@@ -82,7 +82,7 @@ def build() -> None:
     """
 
 
-@build.command()
+@build.command(examples=("ort-mobile build plan my.toml --target android-arm64",))
 @_choices
 @click.option("--output", type=FILE, help="Folder to write plan and settings files to.")
 @json_option
@@ -125,7 +125,7 @@ def plan(output: Path | None, order: BuildOrder, outputs: Outputs) -> None:
     _refuse(core_errors.errors(findings), order.source, plans)
 
 
-@build.command()
+@build.command(examples=("ort-mobile build doctor --target linux-x86_64",))
 @_choices
 @json_option
 def doctor(order: BuildOrder, outputs: Outputs) -> None:
@@ -151,7 +151,7 @@ def doctor(order: BuildOrder, outputs: Outputs) -> None:
     build_doctor.require(tuple(checks))
 
 
-@build.command()
+@build.command(examples=("ort-mobile build run my.toml --target android-arm64 --source onnxruntime",))
 @_choices
 @click.option("--output", type=FILE, help="Folder to copy the libraries to.")
 @click.option("--cache", type=FILE, help="Cache of builds.  [default: builds/ in the cache folder]")
@@ -201,7 +201,7 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, order: BuildOrde
     outputs.write_json({"builds": builds})
 
 
-@build.command()
+@build.command(examples=("ort-mobile build size before.aar after.aar",))
 @click.argument("before", type=FILE, required=False)
 @click.argument("after", type=FILE, required=False)
 @click.option("--cache", type=FILE, help="Cache of builds.  [default: builds/ in the cache folder]")
@@ -251,7 +251,7 @@ def size(before: Path | None, after: Path | None, cache: Path | None, outputs: O
     outputs.show_lines({"builds": listed, "ranking": rows}, lines)
 
 
-@build.command("probe")
+@build.command("probe", examples=("ort-mobile build probe arm64-v8a --output probes",))
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @click.option("--api-level", type=click.IntRange(21, 99), default=27, show_default=True, help="Android API level.")
 @json_option

@@ -17,7 +17,7 @@ KEY, PASSPHRASE = "ORT_MOBILE_KEY", "ORT_MOBILE_PASSPHRASE"
 """Environment variables of the private key."""
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, examples=("ort-mobile report output/my",))
 @click.argument("folder", type=click.Path(path_type=Path))
 @database_option
 @click.option("--campaign", help="Id of a campaign, as --list shows.  [default: FOLDER's newest]")
@@ -60,7 +60,7 @@ def bundle() -> None:
     """Sign, verify, update or rebuild a bundle: the folder of what a config chose, which apps and packages take."""
 
 
-@bundle.command()
+@bundle.command(examples=("ort-mobile bundle rebuild output/my",))
 @click.argument("folder", type=click.Path(path_type=Path))
 @database_option
 @click.option("--campaign", help="Id of a campaign, as `report --list` shows.  [default: FOLDER's newest]")
@@ -131,7 +131,7 @@ def rebuild(folder: Path, database: str | None, campaign: str | None, outputs: O
     )
 
 
-@bundle.command()
+@bundle.command(examples=("ort-mobile bundle sign output/my/bundle --key key.pem",))
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--key", type=click.Path(path_type=Path), required=True, help="Private key, PEM: ECDSA on P-256, P-384 or P-521."
@@ -178,7 +178,12 @@ def _digest(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
     return text.lower()
 
 
-@bundle.command()
+@bundle.command(
+    examples=(
+        "ort-mobile bundle verify output/my/bundle",
+        "ort-mobile bundle verify output/my/bundle --key key.pub",
+    ),
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--digest",

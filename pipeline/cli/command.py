@@ -3,7 +3,7 @@
 import logging
 import math
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -36,156 +36,6 @@ SECTIONS: dict[str, frozenset[str]] = {
     }),
 }  # fmt: skip
 """Options by the title under which help lists them, in that order; the others come first."""
-
-EXAMPLES: dict[str, tuple[str, ...]] = {
-    "ort-mobile": (
-        "ort-mobile init my.onnx && ort-mobile run my.toml",
-        "ort-mobile help convert",
-    ),
-    "ort-mobile run": (
-        "ort-mobile run my.toml",
-        "ort-mobile run --model my.onnx --convert-only",
-        "ort-mobile run my.toml --device 'adb:*' --resume",
-        "ort-mobile run my.toml --device adb:SERIAL --plan",
-    ),
-    "ort-mobile init": ("ort-mobile init my.onnx",),
-    "ort-mobile check": (
-        "ort-mobile check my.onnx",
-        "ort-mobile check my.onnx --dimension height=320 --dimension width=320",
-    ),
-    "ort-mobile transform": (
-        "ort-mobile transform my.onnx out.onnx --do opset:version=21",
-        "ort-mobile transform my.onnx out.onnx --do opset:version=21 --do external-data --json -",
-    ),
-    "ort-mobile convert": (
-        "ort-mobile convert my.onnx --output out --check",
-        "ort-mobile convert my.onnx --level basic,all --style fixed --output out",
-        "ort-mobile convert my.onnx --ep nnapi,coreml-mlprogram --output out",
-    ),
-    "ort-mobile import": ("ort-mobile import train:model my.onnx", "ort-mobile import my.pt2 my.onnx --opset 20"),
-    "ort-mobile diff": ("ort-mobile diff my.onnx out/my.all-fixed.ort --svg changes.svg",),
-    "ort-mobile partition": (
-        "ort-mobile partition my.onnx --ep nnapi",
-        "ort-mobile partition my.onnx --ep coreml-mlprogram --advise --json claims.json",
-    ),
-    "ort-mobile export": (
-        "ort-mobile export my.toml",
-        "ort-mobile export my.toml --abi arm64-v8a --library android:1.29.0 --to package",
-        "ort-mobile export my.toml --rest --to rest",
-        "ort-mobile export my.toml --confirm --device farm:pixel9 --to confirm",
-    ),
-    "ort-mobile collect": (
-        "ort-mobile collect session",
-        "ort-mobile collect first.zip second.zip",
-        "ort-mobile collect session --name farm:pixel9",
-    ),
-    "ort-mobile doctor": (
-        "ort-mobile doctor my.onnx",
-        "ort-mobile doctor my.toml --minutes 10 --markdown doctor.md",
-    ),
-    "ort-mobile op-config": (
-        "ort-mobile op-config create out/ --output required_operators.config",
-        "ort-mobile op-config check required_operators.config out/",
-    ),
-    "ort-mobile op-config create": (
-        "ort-mobile op-config create out/ --provider nnapi --output required_operators.config",
-    ),
-    "ort-mobile op-config merge": ("ort-mobile op-config merge a.config b.config --output both.config",),
-    "ort-mobile op-config check": (
-        "ort-mobile op-config check required_operators.config out/",
-        "ort-mobile op-config check required_operators.config out/ --from-log logcat.txt --json -",
-    ),
-    "ort-mobile op-config explain": ("ort-mobile op-config explain out/ --operator Conv",),
-    "ort-mobile op-config diff": ("ort-mobile op-config diff old.config new.config out/",),
-    "ort-mobile accuracy": ("ort-mobile accuracy int8.onnx --reference my.onnx --test-data samples --max-drop 0.01",),
-    "ort-mobile perf": (
-        "ort-mobile perf a.ort b.ort",
-        "ort-mobile perf a.ort --threads 1,2 --rounds 7 --json numbers.json",
-        "ort-mobile perf a.ort b.ort --concurrent 1,2,4:own",
-        "ort-mobile perf a.ort --device adb:SERIAL --provider cpu,nnapi --nnapi-flags USE_FP16",
-        "ort-mobile perf a.ort --device adb:SERIAL --mode steady,cold,sustained --sustained-seconds 600",
-    ),
-    "ort-mobile tune": ("ort-mobile tune my.toml --device adb:SERIAL --minutes 20 --goal latency",),
-    "ort-mobile compare": (
-        "ort-mobile compare 'output/my#previous' output/my",
-        "ort-mobile compare before.json after.json --markdown comparison.md",
-        "ort-mobile compare output/my output/my --run-a all-fixed/cpu --run-b basic-fixed/cpu",
-    ),
-    "ort-mobile gate": (
-        "ort-mobile gate before/bundle after/bundle --device adb:SERIAL --junit gate.xml --markdown comment.md",
-        "ort-mobile gate my.ort my.ort --base-library wheel:1.21.0 --library wheel:1.31.1",
-        "ort-mobile gate --history output/my",
-        "ort-mobile gate --bisect monday.ort tuesday.ort wednesday.ort",
-        "ort-mobile gate --bisect my.ort --library wheel:1.21.0 --library wheel:1.23.2 --library wheel:1.31.1",
-    ),
-    "ort-mobile devices": (
-        "ort-mobile devices",
-        "ort-mobile devices 'model=Pixel*,api=29-33'",
-        "ort-mobile devices SERIAL --profile npu.json",
-    ),
-    "ort-mobile lab submit": ("ort-mobile lab submit my.toml", "ort-mobile lab submit my.toml --priority 1"),
-    "ort-mobile lab wait": ("ort-mobile lab wait my --timeout 3600",),
-    "ort-mobile lab history": ("ort-mobile lab history adb:SERIAL",),
-    "ort-mobile lab priority": ("ort-mobile lab priority my 1",),
-    "ort-mobile lab work": ("ort-mobile lab work --device 'adb:*' --device local",),
-    "ort-mobile lab status": ("ort-mobile lab status --json -",),
-    "ort-mobile lab cancel": ("ort-mobile lab cancel my",),
-    "ort-mobile lab golden": ("ort-mobile lab golden build_configs/lab/golden.toml", "ort-mobile lab golden --off"),
-    "ort-mobile lab release": ("ort-mobile lab release adb:SERIAL --sound",),
-    "ort-mobile lab close": ("ort-mobile lab close my --output output/my",),
-    "ort-mobile lab serve": (
-        "ort-mobile lab serve --database sqlite:///output/my/results.sqlite",
-        "ort-mobile lab serve --host 0.0.0.0 --token-file token",
-    ),
-    "ort-mobile app": (
-        "ort-mobile app app.apk",
-        "ort-mobile app app.aar --fail-on error --fail-on finding:telemetry --sarif app.sarif",
-    ),
-    "ort-mobile library list": ("ort-mobile library list --json -",),
-    "ort-mobile library get": ("ort-mobile library get android:1.29.0",),
-    "ort-mobile library show": ("ort-mobile library show app.aar",),
-    "ort-mobile library diff": ("ort-mobile library diff android:1.26.0 android:1.29.0",),
-    "ort-mobile report": ("ort-mobile report output/my",),
-    "ort-mobile release": (
-        "ort-mobile release my.toml --key key.pem",
-        "ort-mobile release android output/my/bundle --output models-repo --group com.example --version 1.0",
-        "ort-mobile release apple output/my/bundle --output MyModels",
-    ),
-    "ort-mobile release all": ("ort-mobile release all my.toml --key key.pem --version 1.0",),
-    "ort-mobile release android": (
-        "ort-mobile release android output/my/bundle --output models-repo --group com.example --version 1.0",
-    ),
-    "ort-mobile release apple": ("ort-mobile release apple output/my/bundle --output MyModels --name MyModels",),
-    "ort-mobile release snippet": ("ort-mobile release snippet output/my/bundle --for react-native",),
-    "ort-mobile build plan": ("ort-mobile build plan my.toml --target android-arm64",),
-    "ort-mobile build doctor": ("ort-mobile build doctor --target linux-x86_64",),
-    "ort-mobile build run": ("ort-mobile build run my.toml --target android-arm64 --source onnxruntime",),
-    "ort-mobile build size": ("ort-mobile build size before.aar after.aar",),
-    "ort-mobile build probe": ("ort-mobile build probe arm64-v8a --output probes",),
-    "ort-mobile prove": ("ort-mobile prove output/my/bundle --library app.aar",),
-    "ort-mobile bundle rebuild": ("ort-mobile bundle rebuild output/my",),
-    "ort-mobile bundle delta": ("ort-mobile bundle delta old/bundle output/my/bundle --output update.delta",),
-    "ort-mobile bundle apply": (
-        "ort-mobile bundle apply update.delta old/bundle",
-        "ort-mobile bundle apply update.delta old/bundle --key key.pub --runtime 1.29.0 --keep old/previous",
-    ),
-    "ort-mobile bundle deny": ("ort-mobile bundle deny output/my/bundle --key key.pem --serial 2 --output deny.list",),
-    "ort-mobile bundle replay": (
-        "ort-mobile bundle replay output/my/bundle",
-        "ort-mobile bundle replay output/my/bundle --device android-host:android:1.29.0",
-    ),
-    "ort-mobile bundle package": ("ort-mobile bundle package output/my/bundle --output package --target ios",),
-    "ort-mobile bundle sign": ("ort-mobile bundle sign output/my/bundle --key key.pem",),
-    "ort-mobile bundle verify": (
-        "ort-mobile bundle verify output/my/bundle",
-        "ort-mobile bundle verify output/my/bundle --key key.pub",
-    ),
-    "ort-mobile schema": ("ort-mobile schema > config.schema.json",),
-    "ort-mobile help": ("ort-mobile help run", "ort-mobile help commands", "ort-mobile help app-data"),
-    "ort-mobile completion": ('eval "$(ort-mobile completion bash)"',),
-}
-"""Examples by command."""
-
 
 QUIET, VERBOSE, DEBUG = "ort-mobile.quiet", "ort-mobile.verbose", "ort-mobile.debug"
 """Keys of what the options of all commands say, in the `meta` that the contexts of a command line share."""
@@ -272,11 +122,20 @@ def write_names(formatter: click.HelpFormatter, text: str) -> None:
     formatter.write("".join(f"{line}\n" for line in lines))
 
 
+def write_examples(formatter: click.HelpFormatter, examples: Sequence[str]) -> None:
+    """Write examples as they can be pasted."""
+    if examples:
+        with formatter.section("Examples"):
+            for line in examples:
+                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+
+
 class Command(click.Command):
     """A command with its options in sections and its examples below them; the options of all commands beside."""
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
+    def __init__(self, *arguments: Any, examples: Sequence[str] = (), **settings: Any) -> None:
         super().__init__(*arguments, **settings)
+        self.examples = examples
         self.params += global_options()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -317,11 +176,8 @@ class Command(click.Command):
                 write_names(formatter, f"{', '.join(rare)}: see `ort-mobile help {ctx.info_name}`.")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples as they can be pasted."""
-        if examples := EXAMPLES.get(ctx.command_path):
-            with formatter.section("Examples"):
-                for line in examples:
-                    formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+        """Write the examples."""
+        write_examples(formatter, self.examples)
 
 
 class Group(click.Group):
@@ -329,11 +185,14 @@ class Group(click.Group):
 
     command_class = Command
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
+    def __init__(self, *arguments: Any, examples: Sequence[str] = (), **settings: Any) -> None:
         super().__init__(*arguments, **settings)
+        self.examples = examples
         self.params += global_options(hidden=self.name != "cli")
 
-    format_epilog = Command.format_epilog
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        write_examples(formatter, self.examples)
 
 
 class OpenGroup(Group):
@@ -424,7 +283,15 @@ TOPICS: dict[str, Callable[[click.HelpFormatter], None]] = {
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command("help", cls=Command)
+@click.command(
+    "help",
+    cls=Command,
+    examples=(
+        "ort-mobile help run",
+        "ort-mobile help commands",
+        "ort-mobile help app-data",
+    ),
+)
 @click.argument("command", nargs=-1)
 @click.pass_context
 def show_help(ctx: click.Context, command: tuple[str, ...]) -> None:
@@ -451,7 +318,7 @@ def show_help(ctx: click.Context, command: tuple[str, ...]) -> None:
     click.echo(context.get_help())
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, examples=('eval "$(ort-mobile completion bash)"',))
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
@@ -470,7 +337,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     click.echo(kind(ctx.find_root().command, {}, "ort-mobile", "_ORT_MOBILE_COMPLETE").source())
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, examples=("ort-mobile schema > config.schema.json",))
 def schema() -> None:
     """Print the JSON schema of config files."""
     import json

@@ -61,7 +61,14 @@ def styles_asked(
     return styles
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    examples=(
+        "ort-mobile convert my.onnx --output out --check",
+        "ort-mobile convert my.onnx --level basic,all --style fixed --output out",
+        "ort-mobile convert my.onnx --ep nnapi,coreml-mlprogram --output out",
+    ),
+)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the artifacts."

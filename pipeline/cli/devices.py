@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from device_runner.device import DeviceFacts
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    examples=(
+        "ort-mobile devices",
+        "ort-mobile devices 'model=Pixel*,api=29-33'",
+        "ort-mobile devices SERIAL --profile npu.json",
+    ),
+)
 @click.argument("selector", default="*")
 @json_option
 @click.option(
@@ -107,7 +114,7 @@ def library() -> None:
     """
 
 
-@library.command("list")
+@library.command("list", examples=("ort-mobile library list --json -",))
 @json_option
 def list_libraries(outputs: Outputs) -> None:
     """List libraries that are available on this computer, and those that can be downloaded."""
@@ -122,7 +129,7 @@ def list_libraries(outputs: Outputs) -> None:
     outputs.show_lines({"libraries": libraries}, lines)
 
 
-@library.command("get")
+@library.command("get", examples=("ort-mobile library get android:1.29.0",))
 @click.argument("name")
 @click.option("--abi", help="Unpack the library of this ABI (arm64-v8a, x86_64, ...) and print its path.")
 @json_option
@@ -148,7 +155,7 @@ def get(name: str, abi: str | None, accept_licence: bool, outputs: Outputs) -> N
     say(f"release {library.release}, sha256 {library.sha256}, from {library.source}, licence {library.licence}")
 
 
-@library.command("show")
+@library.command("show", examples=("ort-mobile library show app.aar",))
 @click.argument("name")
 @json_option
 def show(name: str, outputs: Outputs) -> None:
@@ -182,7 +189,7 @@ def show(name: str, outputs: Outputs) -> None:
     outputs.show_lines(contents, lines)
 
 
-@library.command("diff")
+@library.command("diff", examples=("ort-mobile library diff android:1.26.0 android:1.29.0",))
 @click.argument("old")
 @click.argument("new")
 @click.option(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pipeline.dataset import Dataset
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, examples=("ort-mobile init my.onnx",))
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
     "--output",

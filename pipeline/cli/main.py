@@ -181,7 +181,14 @@ class _VisibleFormatter(logging.Formatter):
         return safe_text.visible_lines(super().format(record))
 
 
-@click.group(cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LateGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    examples=(
+        "ort-mobile init my.onnx && ort-mobile run my.toml",
+        "ort-mobile help convert",
+    ),
+)
 @click.version_option(__version__, prog_name="ort-mobile")
 @click.pass_context
 def cli(ctx: click.Context) -> None:

@@ -49,7 +49,13 @@ _extended = click.option(
 )
 
 
-@click.group(cls=Group)
+@click.group(
+    cls=Group,
+    examples=(
+        "ort-mobile op-config create out/ --output required_operators.config",
+        "ort-mobile op-config check required_operators.config out/",
+    ),
+)
 def op_config() -> None:
     """Create, merge, check and explain the operator configs of reduced builds.
 
@@ -58,7 +64,7 @@ def op_config() -> None:
     """
 
 
-@op_config.command()
+@op_config.command(examples=("ort-mobile op-config create out/ --provider nnapi --output required_operators.config",))
 @_artifacts
 @click.option(
     "--types/--no-types", default=True, help="Restrict operators to the types that are used.  [default: --types]"
@@ -103,7 +109,7 @@ def create(
         )
 
 
-@op_config.command()
+@op_config.command(examples=("ort-mobile op-config merge a.config b.config --output both.config",))
 @click.argument("configs", nargs=-1, required=True, type=_path)
 @_output
 @json_option
@@ -114,7 +120,12 @@ def merge(configs: Sequence[Path], output: Path | None, outputs: Outputs) -> Non
     _write(required_ops.union_of(required_ops.read_config(path, merged=True) for path in configs), output, outputs)
 
 
-@op_config.command()
+@op_config.command(
+    examples=(
+        "ort-mobile op-config check required_operators.config out/",
+        "ort-mobile op-config check required_operators.config out/ --from-log logcat.txt --json -",
+    ),
+)
 @click.argument("config", type=_path)
 @_some_artifacts
 @_provider
@@ -185,7 +196,7 @@ def check(
         click.echo("\n".join(line for line in (proven, silent) if line))
 
 
-@op_config.command()
+@op_config.command(examples=("ort-mobile op-config explain out/ --operator Conv",))
 @_artifacts
 @click.option("--operator", help="Show only this operator, as in Conv or ai.onnx:Conv.")
 @click.option("--config", type=_path, help="Also list what this config has and no ARTIFACT needs.")
@@ -231,7 +242,7 @@ def explain(
     outputs.show_lines({"uses": shown, "superfluous": unused}, lines)
 
 
-@op_config.command()
+@op_config.command(examples=("ort-mobile op-config diff old.config new.config out/",))
 @click.argument("old", type=_path)
 @click.argument("new", type=_path)
 @_some_artifacts

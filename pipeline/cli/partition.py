@@ -229,7 +229,13 @@ _advice_options = together(
 )
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    examples=(
+        "ort-mobile partition my.onnx --ep nnapi",
+        "ort-mobile partition my.onnx --ep coreml-mlprogram --advise --json claims.json",
+    ),
+)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
     "--ep",
@@ -348,7 +354,13 @@ def partition(
     ctx.exit(end(fail_on, _watched(answer for models in by_provider for answer in models), code))
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    examples=(
+        "ort-mobile check my.onnx",
+        "ort-mobile check my.onnx --dimension height=320 --dimension width=320",
+    ),
+)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
     "--dimension",

@@ -100,7 +100,15 @@ class Overrides:
         )
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    examples=(
+        "ort-mobile run my.toml",
+        "ort-mobile run --model my.onnx --convert-only",
+        "ort-mobile run my.toml --device 'adb:*' --resume",
+        "ort-mobile run my.toml --device adb:SERIAL --plan",
+    ),
+)
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--model", type=click.Path(path_type=Path), help="Run a model without a config, with the defaults.")
 @output_option

@@ -64,7 +64,13 @@ def option_lines(step: "passes_base.Pass") -> list[tuple[str, str]]:
     return lines
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    examples=(
+        "ort-mobile transform my.onnx out.onnx --do opset:version=21",
+        "ort-mobile transform my.onnx out.onnx --do opset:version=21 --do external-data --json -",
+    ),
+)
 @click.argument("model", metavar="IN")
 @click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
 @click.option(

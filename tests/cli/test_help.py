@@ -8,7 +8,7 @@ import click
 import msgspec
 import pytest
 
-from pipeline.cli.command import EXAMPLES, REST, SECTIONS, section_of
+from pipeline.cli.command import REST, SECTIONS, Command, Group, section_of
 from pipeline.cli.main import COMMANDS as TABLE
 from pipeline.cli.main import FIRST_PAGE, cli
 from pipeline.config import app_data, flow
@@ -32,16 +32,27 @@ def test_no_command_has_many_options_in_one_section() -> None:
         assert counts.get(REST, 0) <= 16, (name, counts)
 
 
-def test_every_command_has_examples_that_its_parser_accepts() -> None:
-    assert {f"ort-mobile {name}" for name in COMMANDS} - EXAMPLES.keys() == set()
-    for path, lines in EXAMPLES.items():
-        for line in lines:
-            assert path in line, line
-    for line in (line for lines in EXAMPLES.values() for line in lines):
+@pytest.mark.parametrize("path", sorted(COMMANDS))
+def test_a_command_has_examples_that_its_parser_accepts(path: str) -> None:
+    command = COMMANDS[path]
+    assert isinstance(command, Command)
+    assert command.examples
+    for line in command.examples:
+        assert f"ort-mobile {path}" in line
         for part in line.removeprefix('eval "$(').removesuffix(')"').split(" && "):
             words = shlex.split(part.partition(" >")[0])
             assert words[0] == "ort-mobile"
             parse(words[1:])
+
+
+def test_groups_have_examples_that_the_parser_accepts() -> None:
+    root = click.Context(cli, info_name="ort-mobile", **cli.context_settings)
+    groups = [cli, *(command for name in TABLE if isinstance(command := cli.get_command(root, name), Group))]
+    lines = [line for group in groups for line in group.examples]
+    assert "ort-mobile help convert" in lines
+    for line in lines:
+        for part in line.split(" && "):
+            parse(shlex.split(part)[1:])
 
 
 def parse(words: list[str]) -> None:

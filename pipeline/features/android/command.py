@@ -19,7 +19,10 @@ com.microsoft.onnxruntime:onnxruntime-android, Gradle names the conflict; to tak
     }}"""
 
 
-@click.command(cls=cli_command.Command)
+@click.command(
+    cls=cli_command.Command,
+    examples=("ort-mobile release android output/my/bundle --output models-repo --group com.example --version 1.0",),
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, help="Folder of a Maven repository, new or not."

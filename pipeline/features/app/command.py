@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from pipeline.report import wording
 
 
-@click.command(cls=cli_command.Command)
+@click.command(
+    cls=cli_command.Command,
+    examples=(
+        "ort-mobile app app.apk",
+        "ort-mobile app app.aar --fail-on error --fail-on finding:telemetry --sarif app.sarif",
+    ),
+)
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
 @cli_outputs.fail_on_option(rules=RULE_NAMES)
 @cli_outputs.sarif_option

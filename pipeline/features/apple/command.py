@@ -11,7 +11,10 @@ from pipeline.cli import outputs as cli_outputs
 from pipeline.cli.outputs import Outputs
 
 
-@click.command(cls=cli_command.Command)
+@click.command(
+    cls=cli_command.Command,
+    examples=("ort-mobile release apple output/my/bundle --output MyModels --name MyModels",),
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder of the Swift package.")
 @click.option("--name", help="Name of package, product and module.  [default: the bundle's name with Models]")

@@ -12,7 +12,15 @@ from pipeline.cli.outputs import Outputs
 from pipeline.features.away.runner_kinds import TITLES, Runner
 
 
-@click.command(cls=cli_command.Command)
+@click.command(
+    cls=cli_command.Command,
+    examples=(
+        "ort-mobile export my.toml",
+        "ort-mobile export my.toml --abi arm64-v8a --library android:1.29.0 --to package",
+        "ort-mobile export my.toml --rest --to rest",
+        "ort-mobile export my.toml --confirm --device farm:pixel9 --to confirm",
+    ),
+)
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option(
     "--for",
@@ -88,7 +96,14 @@ def export(
     outputs.show_lines(made, lines)
 
 
-@click.command(cls=cli_command.Command)
+@click.command(
+    cls=cli_command.Command,
+    examples=(
+        "ort-mobile collect session",
+        "ort-mobile collect first.zip second.zip",
+        "ort-mobile collect session --name farm:pixel9",
+    ),
+)
 @click.argument("sessions", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="SESSION...")
 @cli_options.output_option
 @click.option(

@@ -22,7 +22,7 @@ MOST_ROWS = 40
 """Rows of a table: the JSON has all."""
 
 
-@click.command(cls=cli_command.Command)
+@click.command(cls=cli_command.Command, examples=("ort-mobile diff my.onnx out/my.all-fixed.ort --svg changes.svg",))
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @click.option(

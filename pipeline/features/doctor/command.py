@@ -29,7 +29,13 @@ def show_checks(ctx: click.Context, _param: click.Parameter, value: bool) -> Non
     ctx.exit()
 
 
-@click.command(cls=cli_command.Command)
+@click.command(
+    cls=cli_command.Command,
+    examples=(
+        "ort-mobile doctor my.onnx",
+        "ort-mobile doctor my.toml --minutes 10 --markdown doctor.md",
+    ),
+)
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL|CONFIG")
 @click.option("--device", help="local, adb:SERIAL or android-host:LIBRARY.  [default: the config's first, or local]")
 @cli_options.wait_option

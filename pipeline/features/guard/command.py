@@ -12,7 +12,10 @@ from pipeline.cli.outputs import Outputs
 FILE = click.Path(path_type=Path)
 
 
-@click.command(cls=cli_command.Command)
+@click.command(
+    cls=cli_command.Command,
+    examples=("ort-mobile bundle deny output/my/bundle --key key.pem --serial 2 --output deny.list",),
+)
 @click.argument("bundle", type=FILE)
 @click.option("--output", type=FILE, required=True, help="File to write the list to.")
 @click.option("--key", type=FILE, required=True, help="Private key, PEM, whose public one the app was made with.")

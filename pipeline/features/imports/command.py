@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from pipeline.report import wording
 
 
-@click.command("import", cls=cli_command.Command)
+@click.command(
+    "import",
+    cls=cli_command.Command,
+    examples=(
+        "ort-mobile import train:model my.onnx",
+        "ort-mobile import my.pt2 my.onnx --opset 20",
+    ),
+)
 @click.argument("source")
 @click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--opset", type=click.IntRange(7), help="ONNX opset.  [default: the exporter's own]")

@@ -62,7 +62,13 @@ def _database(given: str | None, *, sqlite: bool = False) -> str:
     return given
 
 
-@lab.command("submit")
+@lab.command(
+    "submit",
+    examples=(
+        "ort-mobile lab submit my.toml",
+        "ort-mobile lab submit my.toml --priority 1",
+    ),
+)
 @click.argument("config", type=click.Path(path_type=Path))
 @database_option
 @cli_options.devices_option
@@ -126,7 +132,7 @@ def _check_address(address: str) -> None:
         )
 
 
-@lab.command("work")
+@lab.command("work", examples=("ort-mobile lab work --device 'adb:*' --device local",))
 @database_option
 @click.option(
     "--device",
@@ -172,7 +178,7 @@ def work_command(database: str | None, devices: tuple[str, ...], once: bool, hoo
     work(_database(database), devices, stop, once=once, say=say, called=called)
 
 
-@lab.command("status")
+@lab.command("status", examples=("ort-mobile lab status --json -",))
 @click.argument("campaign", required=False)
 @database_option
 @cli_outputs.json_option
@@ -184,7 +190,7 @@ def status_command(campaign: str | None, database: str | None, outputs: Outputs)
     outputs.show_lines(state, status_lines(state))
 
 
-@lab.command("wait")
+@lab.command("wait", examples=("ort-mobile lab wait my --timeout 3600",))
 @click.argument("campaigns", nargs=-1, required=True)
 @database_option
 @click.option(
@@ -217,7 +223,7 @@ def wait_command(
     ctx.exit(exit_code_of(ends))
 
 
-@lab.command("history")
+@lab.command("history", examples=("ort-mobile lab history adb:SERIAL",))
 @click.argument("device")
 @database_option
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Campaigns, the newest.")
@@ -233,7 +239,9 @@ def history_command(device: str, database: str | None, limit: int, outputs: Outp
     outputs.show_lines(history, history_lines(history))
 
 
-@lab.command("priority", context_settings={"ignore_unknown_options": True})  # -1 is no option
+@lab.command(
+    "priority", context_settings={"ignore_unknown_options": True}, examples=("ort-mobile lab priority my 1",)
+)  # -1 is no option
 @click.argument("campaign")
 @click.argument("priority", type=click.IntRange(-1, 2))
 @database_option
@@ -253,7 +261,7 @@ def priority_command(campaign: str, priority: int, database: str | None) -> None
         click.echo(safe_text.visible(f"{record.id}: {done if count else 'nothing is left to do'}"))
 
 
-@lab.command("cancel")
+@lab.command("cancel", examples=("ort-mobile lab cancel my",))
 @click.argument("campaign")
 @database_option
 def cancel_command(campaign: str, database: str | None) -> None:
@@ -269,7 +277,13 @@ def cancel_command(campaign: str, database: str | None) -> None:
         click.echo(safe_text.visible(f"{record.id}: {done if count else 'nothing was left to cancel'}"))
 
 
-@lab.command("golden")
+@lab.command(
+    "golden",
+    examples=(
+        "ort-mobile lab golden build_configs/lab/golden.toml",
+        "ort-mobile lab golden --off",
+    ),
+)
 @click.argument("config", type=click.Path(path_type=Path), required=False)
 @click.option("--off", is_flag=True, help="Check devices with nothing from now on.")
 @database_option
@@ -304,7 +318,7 @@ def golden_command(config: Path | None, off: bool, database: str | None, output:
             click.echo("devices are checked with nothing")
 
 
-@lab.command("release")
+@lab.command("release", examples=("ort-mobile lab release adb:SERIAL --sound",))
 @click.argument("device")
 @click.option("--sound", is_flag=True, help="The device was sound: what it measured counts after all.")
 @database_option
@@ -322,7 +336,7 @@ def release_command(device: str, sound: bool, database: str | None) -> None:
         click.echo(safe_text.visible(f"{device}: given back to the lab; {what}"))
 
 
-@lab.command("close")
+@lab.command("close", examples=("ort-mobile lab close my --output output/my",))
 @click.argument("campaign", required=False)
 @database_option
 @cli_options.output_option
@@ -345,7 +359,13 @@ def close_command(
     ctx.exit(result.exit_code)
 
 
-@lab.command("serve")
+@lab.command(
+    "serve",
+    examples=(
+        "ort-mobile lab serve --database sqlite:///output/my/results.sqlite",
+        "ort-mobile lab serve --host 0.0.0.0 --token-file token",
+    ),
+)
 @database_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need a token.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8700, show_default=True, help="0 finds a free one.")

@@ -11,7 +11,7 @@ from pipeline.cli import outputs as cli_outputs
 from pipeline.cli.outputs import Outputs
 
 
-@click.command(cls=cli_command.Command)
+@click.command(cls=cli_command.Command, examples=("ort-mobile release snippet output/my/bundle --for react-native",))
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--for",

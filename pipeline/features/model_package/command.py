@@ -13,7 +13,10 @@ from pipeline.cli.outputs import Outputs
 PLATFORMS = ("android", "ios", "linux", "macos")
 
 
-@click.command(cls=cli_command.Command)
+@click.command(
+    cls=cli_command.Command,
+    examples=("ort-mobile bundle package output/my/bundle --output package --target ios",),
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder of the package; a new one.")
 @click.option("--target", metavar="NAME", help="Target of the config.  [default: the only one]")

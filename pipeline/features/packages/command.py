@@ -28,7 +28,15 @@ class _ConfigOrCommand(cli_command.OpenGroup):
         return super().resolve_command(ctx, args if args[0] in self.list_commands(ctx) else ["all", *args])
 
 
-@click.group(cls=_ConfigOrCommand, place=Place[click.Command]("release.commands"))
+@click.group(
+    cls=_ConfigOrCommand,
+    place=Place[click.Command]("release.commands"),
+    examples=(
+        "ort-mobile release my.toml --key key.pem",
+        "ort-mobile release android output/my/bundle --output models-repo --group com.example --version 1.0",
+        "ort-mobile release apple output/my/bundle --output MyModels",
+    ),
+)
 def release() -> None:
     """Release what a config chooses: the bundle, its signature, packages for apps; or one package of a bundle.
 
@@ -37,7 +45,7 @@ def release() -> None:
     """
 
 
-@release.command("all")
+@release.command("all", examples=("ort-mobile release all my.toml --key key.pem --version 1.0",))
 @click.argument("config", type=click.Path(path_type=Path))
 @cli_options.output_option
 @cli_options.devices_option

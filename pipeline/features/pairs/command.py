@@ -27,7 +27,14 @@ def library_names(ctx: click.Context, param: click.Parameter, values: tuple[str,
     return tuple(callbacks.library_name(ctx, param, value) or "" for value in values)
 
 
-@click.command(cls=cli_command.Command)
+@click.command(
+    cls=cli_command.Command,
+    examples=(
+        "ort-mobile compare 'output/my#previous' output/my",
+        "ort-mobile compare before.json after.json --markdown comparison.md",
+        "ort-mobile compare output/my output/my --run-a all-fixed/cpu --run-b basic-fixed/cpu",
+    ),
+)
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @click.option(
@@ -84,7 +91,16 @@ class GateOrder:
     """Those that model files are run with."""
 
 
-@click.command(cls=cli_command.Command)
+@click.command(
+    cls=cli_command.Command,
+    examples=(
+        "ort-mobile gate before/bundle after/bundle --device adb:SERIAL --junit gate.xml --markdown comment.md",
+        "ort-mobile gate my.ort my.ort --base-library wheel:1.21.0 --library wheel:1.31.1",
+        "ort-mobile gate --history output/my",
+        "ort-mobile gate --bisect monday.ort tuesday.ort wednesday.ort",
+        "ort-mobile gate --bisect my.ort --library wheel:1.21.0 --library wheel:1.23.2 --library wheel:1.31.1",
+    ),
+)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[BASE CANDIDATE]...")
 @click.option(
     "--bisect",

@@ -50,7 +50,16 @@ def require_possible(order: "file_runs.PerfOrder") -> None:
         perf_callers.open_batch(file)
 
 
-@click.command(cls=cli_command.Command)
+@click.command(
+    cls=cli_command.Command,
+    examples=(
+        "ort-mobile perf a.ort b.ort",
+        "ort-mobile perf a.ort --threads 1,2 --rounds 7 --json numbers.json",
+        "ort-mobile perf a.ort b.ort --concurrent 1,2,4:own",
+        "ort-mobile perf a.ort --device adb:SERIAL --provider cpu,nnapi --nnapi-flags USE_FP16",
+        "ort-mobile perf a.ort --device adb:SERIAL --mode steady,cold,sustained --sustained-seconds 600",
+    ),
+)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL...")
 @click.option(
     "--device",

@@ -24,7 +24,7 @@ def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     return tuple(dict.fromkeys(given))
 
 
-@click.command(cls=cli_command.Command)
+@click.command(cls=cli_command.Command, examples=("ort-mobile prove output/my/bundle --library app.aar",))
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--library",

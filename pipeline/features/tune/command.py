@@ -22,7 +22,10 @@ SEARCH_KEYS = ("minutes", "goals", *LIMITS, "strategy", "seed", "share_percent")
 """Keys of [tune] that are options."""
 
 
-@click.command(cls=cli_command.Command)
+@click.command(
+    cls=cli_command.Command,
+    examples=("ort-mobile tune my.toml --device adb:SERIAL --minutes 20 --goal latency",),
+)
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--model", type=click.Path(path_type=Path), help="Search for a model without a config.")
 @cli_options.output_option

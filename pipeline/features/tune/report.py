@@ -1,10 +1,8 @@
 """What searches for the best configuration found: tune.json, and the tables of every report."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from pipeline.campaign import tuned as campaign_tuned
-from pipeline.core import json_schema
 from pipeline.report import model as report_model
 from pipeline.report import wording
 
@@ -14,11 +12,6 @@ MOST_CANDIDATES = 25
 NO_GAIN = "it is the default"
 
 DEFAULTS = {"documentation": "the documentation's default", "onnxruntime": "ONNX Runtime's default"}
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema of the document."""
-    return json_schema.document_schema(campaign_tuned.TuneReport, "tune.json of ort-mobile")
 
 
 def listings(report: report_model.CampaignReport, brief: bool) -> Iterator[wording.Listing]:

@@ -12,7 +12,10 @@ from pipeline.cli.outputs import Outputs
 FILE = click.Path(path_type=Path)
 
 
-@click.command(cls=cli_command.Command)
+@click.command(
+    cls=cli_command.Command,
+    examples=("ort-mobile bundle delta old/bundle output/my/bundle --output update.delta",),
+)
 @click.argument("old", type=FILE)
 @click.argument("new", type=FILE)
 @click.option("--output", type=FILE, required=True, help="File to write the delta to.")
@@ -33,7 +36,13 @@ def delta(old: Path, new: Path, output: Path, outputs: Outputs) -> None:
     outputs.show_lines(document, (*rows, total))
 
 
-@click.command(cls=cli_command.Command)
+@click.command(
+    cls=cli_command.Command,
+    examples=(
+        "ort-mobile bundle apply update.delta old/bundle",
+        "ort-mobile bundle apply update.delta old/bundle --key key.pub --runtime 1.29.0 --keep old/previous",
+    ),
+)
 @click.argument("delta", type=FILE)
 @click.argument("bundle", type=FILE)
 @click.option("--key", type=FILE, help="Public key, PEM, of who must have signed the new bundle.")

@@ -9,7 +9,13 @@ from pipeline.cli import outputs as cli_outputs
 from pipeline.cli.outputs import Outputs
 
 
-@click.command(cls=cli_command.Command)
+@click.command(
+    cls=cli_command.Command,
+    examples=(
+        "ort-mobile bundle replay output/my/bundle",
+        "ort-mobile bundle replay output/my/bundle --device android-host:android:1.29.0",
+    ),
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--device",
