@@ -55,8 +55,11 @@ let samples = sound.map(Float.init)
 let stream = try Vad().stream()
 for size in [CHUNKS, samples.count] {
     var values: [Float] = []
-    for at in stride(from: 0, to: samples.count, by: size) {
-        values += try stream.push(Array(samples[at..<min(samples.count, at + size)]))
+    var at = 0
+    while at < samples.count {
+        let end = min(samples.count, at + (size > 0 ? size : 1 + at * 7919 % 23))
+        values += try stream.push(Array(samples[at..<end]))
+        at = end
     }
     print(bits(values))
     stream.reset()

@@ -423,7 +423,7 @@ def text_notes(models: Iterable[bundle_manifest.ModelSignature]) -> list[str]:
         f"text of {signature.model}: {Path(text.file).name} makes {text.ids} of it, {text.most} ids at most"
         + f"; {text.mask} is 1 for each" * bool(text.mask)
         + f"; {text.types} is 0" * bool(text.types)
-        + " (class Tokenizer in C++ and in the packages for Android, iOS and macOS)"
+        + " (the classes for C++, Android, iOS and macOS do so)"
         for signature in models
         if (text := signature.text)
     ]

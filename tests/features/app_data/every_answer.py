@@ -74,8 +74,8 @@ def headed(text: str) -> onnx.ModelProto:
 
 WIDTH, HEIGHT = 101, 77
 TEXTS = (*SENTENCES, "한국어 Éa 😀")
-CHUNKS = (1, 5, 6, 7, 64)
-"""Samples of the pieces of a recording, again and again, until it ends."""
+CHUNKS = (1, 5, 6, 7, 64, 0)
+"""Samples of the pieces of a recording; 0 is for pieces of sizes that change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,8 +99,9 @@ int main(int, char** arguments) {
     Vad::Stream stream(Vad(environment, (models + "vad.ort").c_str()));
     for (std::size_t size : {CHUNKS, samples.size()}) {
         std::vector<float> values;
-        for (std::size_t at = 0; at < samples.size(); at += size) {
-            const auto more = stream.Push(samples.data() + at, std::min(size, samples.size() - at));
+        for (std::size_t at = 0, count; at < samples.size(); at += count) {
+            count = std::min(size ? size : 1 + at * 7919 % 23, samples.size() - at);
+            const auto more = stream.Push(samples.data() + at, count);
             values.insert(values.end(), more.begin(), more.end());
         }
         Print(values);
