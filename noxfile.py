@@ -149,6 +149,15 @@ def pipeline(session: nox.Session) -> None:
     command(session, "run", *([] if session.posargs else [example]))
 
 
+@nox.session(default=False)
+def features(session: nox.Session) -> None:
+    """An example of build_configs/features with its models from packages: nox -s features -- captcha."""
+    install(session, "-e", ".[android,images,text]")
+    name, *more = session.posargs or ["squares"]
+    session.run("python", "build_configs/features/fetch.py", name)
+    session.run("ort-mobile", "run", f"build_configs/features/{name}.toml", *more)
+
+
 @command_session
 def convert(session: nox.Session) -> None:
     """Convert models to ORT format: nox -s convert -- my.onnx --output out."""

@@ -147,16 +147,27 @@ def _put_behind(proto: "onnx.ModelProto", gives: app_data.Gives, original: Origi
     _refuse_names(part, taken, where)
     for output in part.outputs:
         if output.name in taken:
-            raise ConfigError(
-                f"the model has a value called {output.name!r}",
-                where=where,
-                why="that is the name of what the app gets",
-                remedy="name it otherwise when you export the model",
-            )
+            _make_room(graph, output.name, where)
     graph.node.extend(part.nodes)
     graph.initializer.extend(part.constants)
     onnx_edit.keep_only(graph.output, lambda value: value.name != tensor.name)
     graph.output.extend(part.outputs)
+
+
+def _make_room(graph: "onnx.GraphProto", name: str, where: str) -> None:
+    """Call what is inside of the model by another name; ConfigError for an input, an output or a constant."""
+    if name not in {output for node in graph.node for output in node.output} - {value.name for value in graph.output}:
+        raise ConfigError(
+            f"the model has a value called {name!r}",
+            where=where,
+            why="that is the name of what the app gets",
+            remedy="name it otherwise when you export the model",
+        )
+    taken = _names(graph)
+    other = next(other for other in _numbered(f"{name} of the model") if other not in taken)
+    for node in onnx_edit.all_nodes(graph):
+        node.input[:] = [other if value == name else value for value in node.input]
+        node.output[:] = [other if value == name else value for value in node.output]
 
 
 LEAST_OPSET = 13

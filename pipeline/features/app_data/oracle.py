@@ -92,16 +92,21 @@ def compared(
 def _wanted(
     function: Callable[..., Any], oracle: str, sample: datasets.Sample, outputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What the oracle gives of a sample, by output; of a model's only input it gets the first of the batch."""
+    """What the oracle gives of a sample, by output: it gets the text, or inputs without their batch."""
     arrays = [array[0] if array.ndim and array.shape[0] == 1 else array for array in sample.inputs.values()]
     try:
-        given = function(arrays[0]) if len(arrays) == 1 else function(**dict(zip(sample.inputs, arrays, strict=True)))
+        if sample.text:
+            given = function(sample.text)
+        else:
+            given = (
+                function(arrays[0]) if len(arrays) == 1 else function(**dict(zip(sample.inputs, arrays, strict=True)))
+            )
     except Exception as error:
         raise ConfigError(
             "the oracle failed",
             where=oracle,
             why=f"{sample.name}: {type(error).__name__}: {error}"[:500],
-            remedy="run it alone in Python; it is given the model's only input without its batch, or several by name",
+            remedy="run it alone in Python; it is given a text, the only input without its batch, or inputs by name",
         ) from error
     wanted = dict(given) if isinstance(given, Mapping) else dict.fromkeys(list(outputs)[:1], given)
     strange = [name for name in wanted if name not in outputs]

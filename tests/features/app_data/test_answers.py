@@ -465,3 +465,17 @@ def test_labels_and_characters_are_as_many_as_classes(tmp_path: Path) -> None:
     assert "4 \\+ 2 labels" in str(refusal.value.why) or "4 + 2 labels" in refusal.value.why
     with pytest.raises(ConfigError, match="2 characters do not fit the output 'y'"):
         computing(tmp_path, Gives(text=str(file)), 1, 5, 4)
+
+
+def test_a_value_inside_a_model_may_have_the_name_of_an_answer(tmp_path: Path) -> None:
+    inner = [helper.make_node("Neg", ["head"], ["embedding"]), helper.make_node("Neg", ["embedding"], ["y"])]
+    values = [helper.make_tensor_value_info(name, 1, [1, 4]) for name in ("head", "y")]
+    graph = helper.make_graph(inner, "m", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    head = np.array([[1, -2, 3, 4]], np.float32)
+    assert np.array_equal(of_model(tmp_path, model, Gives(embedding=True))(head)["embedding"], head)
+    named = helper.make_graph([helper.make_node("Neg", ["embedding"], ["y"])], "m", values[:1], values[1:])
+    named.input[0].name = "embedding"
+    model = helper.make_model(named, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    with pytest.raises(ConfigError, match="the model has a value called 'embedding'"):
+        of_model(tmp_path, model, Gives(embedding=True))

@@ -16,8 +16,10 @@ from pipeline.core.errors import ConfigError
 from pipeline.features.app_data import oracle
 from pipeline.model.sources import SourceModel
 from tests.command import ort_mobile
+from tests.features.app_data import vocabularies
 from tests.features.app_data.samples import classifier, labels, pictures
 from tests.features.app_data.test_attach import RGBA, attached
+from tests.features.app_data.test_text_job import words
 
 CODE = """
 import numpy as np
@@ -221,3 +223,31 @@ def test_numbers_are_compared_by_the_largest() -> None:
     assert apart(np.array([np.nan, np.inf]), [np.nan, np.inf], "", "").share == 0
     assert apart(np.array([1.0]), [np.nan], "", "").share == np.inf
     assert apart(np.zeros((0, 4)), np.zeros((0, 4)), "", "").share == 0
+
+
+def test_who_is_given_a_text_confirms_the_tokenizer_too(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    tokenizer, _ = vocabularies.made("bert")
+    (tmp_path / "tokenizer.json").write_text(tokenizer, "utf-8")
+    (tmp_path / "texts.txt").write_text("The model runs.\nEin Über-Modell!\n", "utf-8")
+    onnx.save(words(), tmp_path / "words.onnx")
+    code = f"""
+import numpy as np
+import onnxruntime
+import tokenizers
+
+session = onnxruntime.InferenceSession({str(tmp_path / "words.onnx")!r})
+whole = tokenizers.Tokenizer.from_file({str(tmp_path / "tokenizer.json")!r})
+
+
+def embed(text):
+    ids = np.array([whole.encode(text).ids])
+    return session.run(None, {{"ids": ids, "mask": np.ones_like(ids)}})[0]
+"""
+    (tmp_path / "makers.py").write_text(code, "utf-8")
+    takes = Takes(text=str(tmp_path / "tokenizer.json"), ids="ids", mask="mask", most=64)
+    config = ModelConfig(
+        path="words.onnx", test_data=str(tmp_path / "texts.txt"), takes=takes, oracle=str(tmp_path / "makers:embed")
+    )
+    said = oracle.compared(SourceModel(path=str(tmp_path / "words.onnx")), {}, config, str(tmp_path))
+    assert said.samples == 2

@@ -103,8 +103,10 @@ def test_a_decoder_in_a_loop_gives_all_sequences_of_separate_sessions(tmp_path: 
     folder = runner_files.cache_folder() / "test-packages"
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(python_packages.download(ROMANIZER, folder)) as archive:
+        (tmp_path / "fetched").mkdir()
         for name in ("encoder", "decoder"):
-            (tmp_path / f"{name}.onnx").write_bytes(archive.read(f"arabic_name_romanizer/resources/{name}.onnx"))
+            content = archive.read(f"arabic_name_romanizer/resources/{name}.onnx")
+            (tmp_path / f"fetched/{name}.onnx").write_bytes(content)
     read = config("romanizer", tmp_path)
     table = joined(read.features[0], dict(models(read)), tmp_path)
     whole = samples.session(Path(table.path))

@@ -243,13 +243,13 @@ int main(int, char** arguments) {
 """
 
 
-def built(folder: Path, code: str, *more: Path) -> Path:
-    """A program of code and files, with the headers of Debian's ONNX Runtime against the library of the wheel."""
+def built(folder: Path, code: str, *more: Path, library: Path | None = None) -> Path:
+    """A program of code and files, with the headers of Debian's ONNX Runtime against a library, that of the wheel."""
     compiler = next((found for name in ("g++", "clang++") if (found := shutil.which(name))), None)
     if not compiler:
         pytest.skip("no C++ compiler")
     headers = unpacked("libonnxruntime-dev", with_dependencies=False) / "usr/include/onnxruntime"
-    library = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
+    library = library or next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
     (folder / "libonnxruntime.so.1").symlink_to(library)
     (folder / "app.cc").write_text(code, "utf-8")
     command = [

@@ -12,7 +12,7 @@ from pipeline.core.files import sha256_of
 from pipeline.release.manifest import MANIFEST_FILE, SEAL_FILE, Manifest, encode_manifest, read_manifest, sealed
 from tests.command import ort_mobile
 from tests.features.app_data import samples
-from tests.features.vectors.test_on_jvm import CLASSIFIER, SETTINGS
+from tests.features.vectors.test_classes import CLASSIFIER, SETTINGS
 
 pytestmark = pytest.mark.long
 

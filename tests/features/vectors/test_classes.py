@@ -1,4 +1,4 @@
-"""What a job keeps as vectors, its Android classes give again with the same release, in a real JVM: equal bits."""
+"""What a job keeps as vectors, classes of apps give again with the same release, in a JVM and in C++: equal bits."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.command import ort_mobile
 from tests.features.app_data import samples
 from tests.features.app_data.test_text_job import job
 from tests.features.app_data.test_windows import recording
-from tests.features.vectors import jvm
+from tests.features.vectors import cpp, jvm
 from tests.npm_packages import library_entry
 
 pytestmark = pytest.mark.network
@@ -79,17 +79,19 @@ def test_pictures(tmp_path: Path) -> None:
     samples.labels(tmp_path)
     samples.pictures(tmp_path)
     bundle = ran(tmp_path, CLASSIFIER + TARGET + SETTINGS)
-    assert jvm.equal(bundle) >= 2
+    assert jvm.equal(bundle) == cpp.equal(bundle) >= 2
     assert "equal in all bits (android-host:" in ort_mobile("bundle", "replay", bundle).out
 
 
 def test_texts(tmp_path: Path) -> None:
-    config = job(tmp_path).read_text("utf-8")
-    assert jvm.equal(ran(tmp_path, config + TARGET)) == 3
+    config = job(tmp_path).read_text("utf-8").replace("most = 24 }", "most = 24 }\ngives = { embedding = true }")
+    bundle = ran(tmp_path, config + TARGET)
+    assert jvm.equal(bundle) == cpp.equal(bundle) == 3
 
 
 def test_sound(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(MEAN), tmp_path / "voices.onnx")
     sound = np.random.default_rng(0).integers(-9000, 9000, 400, np.int16)
     recording(tmp_path / "speech.wav", sound, 8000)
-    assert jvm.equal(ran(tmp_path, VOICES + TARGET + SETTINGS)) == 1
+    bundle = ran(tmp_path, VOICES + TARGET + SETTINGS)
+    assert jvm.equal(bundle) == cpp.equal(bundle) == 1
