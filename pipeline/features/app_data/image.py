@@ -1,7 +1,7 @@
 """From the bytes of an image of any size to the tensor of a model, in standard operators.
 
-Each filter is the form of Resize that comes nearest to its library (app_data D.1): Pillow's computes in
-bytes with antialiasing, and leaves out what lies outside; those of OpenCV and Android compute in floats without.
+Each filter is what comes nearest to its library (app_data D.1): Pillow's is a Resize in bytes with antialiasing, which
+leaves out what lies outside; OpenCV's linear one is written out; its cubic one and Android's are Resize in floats.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.config import app_data
 from pipeline.config import tables as config_tables
+from pipeline.features.app_data import opencv_linear
 from pipeline.features.app_data.graph_end import GraphEnd
 from pipeline.model import edit as onnx_edit
 from pipeline.model import types as onnx_types
@@ -17,7 +18,7 @@ from pipeline.model import types as onnx_types
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeForm:
-    """How a filter is written: attributes of Resize, and whether it computes in bytes and not in floats.
+    """How a filter is written: attributes of Resize, none where it is not one, and whether it is of bytes, not floats.
 
     `in_planes`: ONNX Runtime makes images smaller so only where the channels stand before height and width.
     """
@@ -34,7 +35,7 @@ FORMS: Mapping[app_data.Filter | None, ResizeForm] = {
     app_data.Filter.PILLOW_BILINEAR: ResizeForm(
         attributes={**_PLAIN, "mode": "linear", "antialias": 1, "exclude_outside": 1}, in_bytes=True, opset=18
     ),
-    app_data.Filter.OPENCV_LINEAR: ResizeForm(attributes={**_PLAIN, "mode": "linear"}),
+    app_data.Filter.OPENCV_LINEAR: ResizeForm(attributes={}, in_bytes=True),
     app_data.Filter.OPENCV_CUBIC: ResizeForm(
         attributes={**_PLAIN, "mode": "cubic", "cubic_coeff_a": -0.75}, in_planes=True
     ),
@@ -60,13 +61,15 @@ def tensor_of(takes: app_data.Takes, size: tuple[int, int]) -> GraphEnd:
     else:
         height, width = takes.resize if isinstance(takes.resize, tuple) else size
         sizes = part.constant("sizes", _integers(1, height, width, takes.channels_of_image))
-        pixels = _resized(part, pixels, sizes, form)
+        pixels = _resized(part, pixels, sizes, takes)
         pixels = _cropped(part, pixels, takes, size) if takes.crop else pixels
     order = [2, 1, 0] if takes.channels is app_data.ChannelOrder.BGR else [0, 1, 2]
-    if order != list(range(takes.channels_of_image)):  # behind Resize: before it all pixels would be moved
-        pixels = part.add("Gather", [pixels, part.constant("order", _integers(*order))], "channels", axis=3)
-    if takes.layout is config_tables.ImageLayout.NCHW:
+    in_planes = takes.layout is config_tables.ImageLayout.NCHW
+    if in_planes:
         pixels = part.add("Transpose", [pixels], "planes", perm=[0, 3, 1, 2])
+    if order != list(range(takes.channels_of_image)):  # behind Resize: before it all pixels would be moved
+        order_of = part.constant("order", _integers(*order))  # whole planes move three times as fast as bytes
+        pixels = part.add("Gather", [pixels, order_of], "channels", axis=1 if in_planes else 3)
     if form.in_bytes:
         pixels = part.add("Cast", [pixels], "floats", to=onnx_types.FLOAT)
     for op_type, name, values in (
@@ -79,8 +82,11 @@ def tensor_of(takes: app_data.Takes, size: tuple[int, int]) -> GraphEnd:
     return part
 
 
-def _resized(part: GraphEnd, pixels: str, sizes: str, form: ResizeForm) -> str:
+def _resized(part: GraphEnd, pixels: str, sizes: str, takes: app_data.Takes) -> str:
     """Resized, and rounded as the libraries do that compute in bytes in the end."""
+    form = FORMS[takes.filter]
+    if not form.attributes:
+        return opencv_linear.add_to(part, pixels, sizes, takes.channels_of_image)
     if form.in_planes:
         pixels = part.add("Transpose", [pixels], "planes to resize", perm=[0, 3, 1, 2])
         sizes = part.add("Gather", [sizes, part.constant("axes of planes", _integers(0, 3, 1, 2))], "sizes of planes")
@@ -114,7 +120,7 @@ def _resized_short(part: GraphEnd, pixels: str, takes: app_data.Takes) -> str:
     shortest = part.add("ReduceMin", [lengths], "shortest", keepdims=0)
     exact = part.add("Div", [part.add("Mul", [lengths, short], "times"), shortest], "exact lengths")
     sizes = _sizes(part, part.add("Floor", [exact], "new lengths"), takes.channels_of_image)
-    return _resized(part, pixels, sizes, FORMS[takes.filter])
+    return _resized(part, pixels, sizes, takes)
 
 
 def _cropped(part: GraphEnd, pixels: str, takes: app_data.Takes, size: tuple[int, int]) -> str:
@@ -140,7 +146,7 @@ def _letterboxed(part: GraphEnd, pixels: str, takes: app_data.Takes, size: tuple
     lengths = _lengths(part, pixels)
     ratio = part.add("ReduceMin", [part.add("Div", [target, lengths], "ratios")], "ratio", keepdims=0)
     new = part.add("Round", [part.add("Mul", [lengths, ratio], "exact lengths")], "new lengths")
-    pixels = _resized(part, pixels, _sizes(part, new, takes.channels_of_image), FORMS[takes.filter])
+    pixels = _resized(part, pixels, _sizes(part, new, takes.channels_of_image), takes)
     left = part.add("Sub", [target, new], "left over")
     half = part.add("Mul", [left, part.constant("half", _floats(0.5))], "margin")
     before = part.add("Round", [part.add("Sub", [half, part.constant("tenth", _floats(0.1))], "less")], "before")

@@ -1,6 +1,10 @@
 """Graphs from an image's bytes to a tensor, against the libraries and the arithmetic that they stand for."""
 
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +16,7 @@ from PIL import Image
 from pipeline.config.app_data import ChannelOrder, Filter, ImageBytes, Proportions, Takes
 from pipeline.config.tables import ImageLayout
 from pipeline.features.app_data import image
+from tests import python_packages
 
 SIZES = ((300, 500), (64, 48), (31, 200), (600, 33), (224, 224), (97, 1001))
 """Heights and widths: larger and smaller than what is asked for, in one direction or both."""
@@ -48,7 +53,7 @@ def planes(pixels: Any) -> Any:
 
 
 def linear(pixels: Any, size: tuple[int, int]) -> Any:
-    """What OpenCV and Android compute of a picture: two neighbours in each direction, in floats, then rounded."""
+    """What Android computes of a picture: two neighbours in each direction, in floats, then rounded."""
     values = pixels.astype(np.float64)
     for axis, length in enumerate(size):
         old = values.shape[axis]
@@ -87,9 +92,56 @@ def test_stretched_as_pillow_does() -> None:
     assert np.mean(errors) < 0.05
 
 
-@pytest.mark.parametrize("name", [Filter.OPENCV_LINEAR, Filter.ANDROID])
-def test_stretched_by_two_neighbours(name: Filter) -> None:
-    compute = computing(Takes(image=ImageBytes.RGB, filter=name), opset=13)
+def opencv_linear(pixels: Any, size: tuple[int, int]) -> Any:
+    """INTER_LINEAR of OpenCV's resize.cpp, in its whole numbers."""
+    weights, neighbours = [], []
+    for axis, length in enumerate(size):
+        old = pixels.shape[axis]
+        places = ((np.arange(length) + 0.5) * (1 / (length / old)) - 0.5).astype(np.float32)
+        low = np.floor(places)
+        share = places - low
+        if axis == 1:
+            share[(low < 0) | (low >= old - 1)] = 0
+        weights.append([np.rint(part * np.float32(2048)).astype(int) for part in (1 - share, share)])
+        neighbours.append([np.clip(low.astype(int) + more, 0, old - 1) for more in (0, 1)])
+    rows = []
+    for line, weight in zip(neighbours[0], weights[0], strict=True):
+        columns = zip(neighbours[1], weights[1], strict=True)
+        total = sum(pixels[line].astype(int)[:, place] * share[:, None] for place, share in columns)
+        rows.append((weight[:, None, None] * (total >> 4)) >> 16)
+    return (rows[0] + rows[1] + 2) >> 2
+
+
+@pytest.mark.parametrize("size", [SIZE, (64, 48), (150, 250), (400, 7)])
+def test_stretched_as_opencv_does_in_all_bits(size: tuple[int, int]) -> None:
+    compute = computing(Takes(image=ImageBytes.RGB, filter=Filter.OPENCV_LINEAR), size, opset=13)
+    for pixels in pictures():
+        np.testing.assert_array_equal(compute(pixels), planes(opencv_linear(pixels, size)))
+
+
+COMPARED = """import sys
+sys.path[:0] = sys.argv[1:3]
+import cv2
+import numpy as np
+from tests.features.app_data.test_image import opencv_linear, pictures
+
+for size in ((64, 96), (64, 48), (150, 250), (400, 7)):
+    for pixels in pictures():
+        np.testing.assert_array_equal(cv2.resize(pixels, size[::-1]), opencv_linear(pixels, size))
+"""
+
+
+@pytest.mark.trained
+@pytest.mark.parametrize("release", ["4.14.0.94", "5.0.0.93"])
+def test_whole_numbers_are_those_of_opencv(tmp_path: Path, release: str) -> None:
+    with zipfile.ZipFile(python_packages.download(f"opencv-python-headless=={release}", tmp_path)) as wheel:
+        wheel.extractall(tmp_path / "unpacked")
+    folders = (str(tmp_path / "unpacked"), str(Path(__file__).parents[3]))
+    subprocess.run([sys.executable, "-c", COMPARED, *folders], check=True)
+
+
+def test_stretched_by_two_neighbours() -> None:
+    compute = computing(Takes(image=ImageBytes.RGB, filter=Filter.ANDROID), opset=13)
     errors = [np.abs(compute(pixels) - planes(linear(pixels, SIZE))) for pixels in pictures()]
     assert max(error.max() for error in errors) <= 1
     assert np.mean(errors) < 0.02
@@ -126,7 +178,7 @@ def test_letterbox_as_ultralytics_does() -> None:
         size = (round(height * ratio), round(width * ratio))
         wanted = np.full((128, 128, 3), 114.0)
         top, left = (round((128 - length) / 2 - 0.1) for length in size)
-        wanted[top : top + size[0], left : left + size[1]] = linear(pixels, size)
+        wanted[top : top + size[0], left : left + size[1]] = opencv_linear(pixels, size)
         assert np.abs(compute(pixels) * 255 - planes(wanted)).max() <= 1.01
 
 
