@@ -7,6 +7,7 @@ import importlib
 import sys
 
 BENCHMARKS = {
+    "app_data": "an app's data in graphs beside the code that models were trained with",
     "startup": "what `ort-mobile --help` costs over bare Python",
     "conversion": "conversion against the stock converter: time, memory, the check's cost",
     "probe": "what the probe adds to an inference, and time to the first one against Python",
