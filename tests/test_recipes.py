@@ -214,13 +214,12 @@ def test_a_job_plans_a_new_pass_and_reports_where_its_model_comes_from(with_pass
 
 
 def test_the_example_of_a_feature_works(copy: Path) -> None:
-    module, row, example, test = blocks("Add a feature")
+    module, row, test = blocks("Add a feature")
     folder = copy / "pipeline/features/largest"
     folder.mkdir()
     (folder / "__init__.py").write_text('"""Shows the largest constant tensor."""\n')
     (folder / "command.py").write_text(module)
     edit(copy / "pipeline/cli/main.py", '        "partition": (', row)
-    edit(copy / "pipeline/cli/command.py", '    "ort-mobile run": (', example)
     assert "my.onnx" in python(copy, "-m", "pipeline", "largest", "--help")
     assert "Show the largest" in python(copy, "-m", "pipeline", "help", "commands")
     tensor = onnx.helper.make_tensor("weights", onnx.TensorProto.FLOAT, [2], [1.0, 2.0])
