@@ -24,6 +24,7 @@ NOT_RUN_HERE = {
     "tune": "searches for minutes (tests/features/tune/test_command.py)",
     "export": "converts (tests/features/away/test_packages.py)",
     "collect": "needs a session (tests/features/away/test_packages.py)",
+    "bundle replay": "needs a bundle with vectors (tests/features/vectors)",
     "doctor": "measures for minutes (tests/features/doctor/test_doctor.py)",
     "prove": "needs an Android library (tests/android_host)",
     "bundle delta": "needs two bundles (tests/features/updates/test_delta.py)",
