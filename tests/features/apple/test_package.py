@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from device_runner.spec import ElementType, ExecutionMode, RunOptions
-from pipeline.release.manifest import Shipped
+from pipeline.features.apple.package import held_twice
+from pipeline.release.manifest import BundledFile, Shipped
 from tests.command import Done, ort_mobile
-from tests.features.android.samples import WEBGPU, bundle, shipped, signature, tensor
+from tests.features.android.samples import WEBGPU, bundle, manifest, shipped, signature, tensor
 from tests.features.apple.frameworks import (
     DYLIB,
     SIMULATOR,
@@ -56,6 +57,14 @@ def test_a_package_has_the_model_its_class_and_one_dependency(tmp_path: Path) ->
     assert "import DemoAppModels\n\nlet model = try M()\n" in readme
     assert '.package(path: "../package")\n.product(name: "DemoAppModels", package: "package")' in readme
     assert "warmUp" not in readme, "only the model for Android runs on a GPU"
+
+
+@pytest.mark.parametrize(("release", "size", "is_told"), [("1.24", 16, True), ("1.24", 15, False), ("1.29", 16, False)])
+def test_weights_that_iphones_hold_twice_are_told(release: str, size: int, is_told: bool) -> None:
+    held = shipped("m", platform="ios", ort_release=release)
+    file = BundledFile(path=held.file, size_bytes=size * 10**6, sha256="2" * 64)
+    table = manifest([held], [signature()], files=(file,))
+    assert [text.startswith("m: ONNX Runtime 1.24 reads") for text in held_twice(table, [held])] == [True] * is_told
 
 
 def test_the_class_that_picks_a_size_is_listed(tmp_path: Path) -> None:
