@@ -282,6 +282,7 @@ DECIDED_BY = {
         *APP_CODE,
         "docs/guide.md",
         "tests/consumers/*.py",
+        "tests/features/vectors/*.py",
         "tests/features/guard/native*.py",
         "tests/features/guard/native/*",
     ),

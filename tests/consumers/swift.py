@@ -140,15 +140,16 @@ def run(work: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def build(work: Path, version: str, *libraries: Path) -> str:
+def build(work: Path, version: str, *libraries: Path, onnxruntime_library: Path | None = None) -> str:
     """Build the app in `work`/app with ONNX Runtime's Swift package of a version; what the tools say of failing.
 
-    `libraries` stand for what the package links on Apple's systems.
+    `libraries` stand for what the package links on Apple's systems; the wheel's library computes, or another one.
     """
     _write_bindings(work / "onnxruntime-swift-package-manager")
     (work / "lib").mkdir()
     write_crypto(work / "crypto")
-    library = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
+    installed = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*")
+    library = onnxruntime_library or next(installed)
     for name in ("libonnxruntime_c.so", "libonnxruntime.so.1"):
         shutil.copy(library, work / "lib" / name)
     links = "".join(f" -Xlinker /build/lib/{Path(shutil.copy(path, work / 'lib')).name}" for path in libraries)

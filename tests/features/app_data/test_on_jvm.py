@@ -125,7 +125,7 @@ CODE = {
         }""",
     AnswerKind.BOXES: """for (Box box : model.detect(bitmap)) {
             System.out.println(box.text + "|" + bits(box.score) + "|" + bits(box.left) + "|" + bits(box.top)
-                    + "|" + bits(box.right) + "|" + bits(box.bottom));
+                    + "|" + bits(box.right) + "|" + bits(box.bottom) + "|" + box.index);
         }""",
     AnswerKind.TEXT: "System.out.println(model.read(bitmap));",
     AnswerKind.EMBEDDING: """for (float number : model.embed(bitmap)) {
@@ -245,7 +245,8 @@ def test_a_bitmap_becomes_boxes(tmp_path: Path, labelled: bool) -> None:
     assert [line.split("|")[0] for line in lines] == texts
     assert lines
     np.testing.assert_allclose(numbers(lines)[:, 0], wanted["scores"], atol=1e-6)
-    np.testing.assert_allclose(numbers(lines)[:, 1:], wanted["boxes"], atol=1e-4)
+    np.testing.assert_allclose(numbers(lines)[:, 1:5], wanted["boxes"], atol=1e-4)
+    assert [int(line.split("|")[-1]) for line in lines] == list(wanted["classes"])
 
 
 def test_a_bitmap_becomes_text(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pipeline.features.android.package import java_class
 from tests.command import ort_mobile
 from tests.features.android.jvm import fetched
 from tests.features.languages.test_snippet import built
-from tests.features.vectors.program import Vectors
+from tests.features.vectors import program
 
 MAIN = """
 #include <cstdio>
@@ -61,10 +61,13 @@ CODE: Mapping[AnswerKind, str] = {
     AnswerKind.CLASSES: """for (const Label& label : model.Classify(pixels.data(), height, width))
         std::printf("%s|%d\\n", label.text.c_str(), Bits(label.score));""",
     AnswerKind.BOXES: """for (const Box& box : model.Detect(pixels.data(), height, width))
-        std::printf("%s|%d|%d|%d|%d|%d\\n", box.text.c_str(), Bits(box.score), Bits(box.left), Bits(box.top),
-                    Bits(box.right), Bits(box.bottom));""",
+        std::printf("%s|%d|%d|%d|%d|%d|%d\\n", box.text.c_str(), Bits(box.score), Bits(box.left), Bits(box.top),
+                    Bits(box.right), Bits(box.bottom), static_cast<int>(box.index));""",
     AnswerKind.TEXT: "std::puts(model.Read(pixels.data(), height, width).c_str());",
     AnswerKind.EMBEDDING: FLOATS.format("model.Embed(pixels.data(), height, width)"),
+    AnswerKind.MASK: """const Mask mask = model.Segment(pixels.data(), height, width);
+    for (std::int64_t y = 0; y < mask.height; ++y, std::puts(""))
+        for (std::int64_t x = 0; x < mask.width; ++x) std::printf("%d ", static_cast<int>(mask.At(x, y)));""",
     AnswerKind.PROBABILITY: 'std::printf("|%d\\n", Bits(model.Probability(pixels.data(), height, width)));',
 }
 SOUND = """const auto samples = Content<std::int16_t>(words[2]);
@@ -74,7 +77,7 @@ SOUND = """const auto samples = Content<std::int16_t>(words[2]);
 
 def equal(bundle: Path, code: str = "") -> int:
     """As that of `jvm`, in C++ on Linux with the library of the release that made the vectors."""
-    vectors = Vectors(bundle)
+    (vectors,) = program.of_bundle(bundle)
     kept, signature = vectors.kept, vectors.signature
     tokenizer = ""
     if signature.text:

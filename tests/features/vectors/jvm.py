@@ -7,7 +7,7 @@ from pipeline.config.app_data import AnswerKind
 from pipeline.features.android.package import java_class
 from tests.features.android.jvm import fetched, released, run
 from tests.features.app_data.test_on_jvm import BITMAP, BUILD, CODE, COLOR_SPACE
-from tests.features.vectors.program import Vectors
+from tests.features.vectors import program
 
 MAIN = """
 import @IMPORT@com.example.demo.*;
@@ -60,7 +60,7 @@ def equal(bundle: Path, code: str = "") -> int:
     `code` prints what the class gives of tensors, where the app has no other data. The JVM has the ONNX Runtime of the
     release that made the vectors.
     """
-    vectors, folder = Vectors(bundle), bundle.parent
+    (vectors,), folder = program.of_bundle(bundle), bundle.parent
     kept, signature = vectors.kept, vectors.signature
     library, aar = fetched(f"jvm:{kept.ort_release}"), released(bundle)
     if signature.takes_image and signature.answer:

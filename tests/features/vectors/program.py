@@ -1,8 +1,8 @@
 """What a program in an app's language is given of a bundle's vectors, and the lines that it must print: equal bits.
 
 It reads a line for each vector: the width and the height of a picture, then paths of what the app has, or of tensors.
-It prints a line for each value (a text, then floats as the integers of their bits, with `|` before each), and `#`
-behind each vector.
+It prints a line for each value (a text, then numbers with `|` before each, floats as the integers of their bits), and
+`#` behind each vector.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,16 +26,17 @@ def _bits(values: Any) -> Iterator[str]:
 
 
 def _rows(*columns: Any) -> Iterator[str]:
-    """A text with the bits of floats, a line for each."""
+    """A text with numbers behind it, a line for each."""
     for text, *numbers in zip(*columns, strict=True):
-        yield text + "".join(_bits(np.concatenate([np.ravel(number) for number in numbers])))
+        yield text + "".join(bits for number in numbers for bits in _bits(number))
 
 
 Outputs = Mapping[str, Any]
 ANSWERS: Mapping[AnswerKind, Callable[[Outputs], Iterator[str]]] = {
     AnswerKind.CLASSES: lambda outputs: _rows(outputs["labels"][0], outputs["scores"][0]),
     AnswerKind.BOXES: lambda outputs: _rows(
-        outputs["labels"] if "labels" in outputs else [""] * len(outputs["scores"]), outputs["scores"], outputs["boxes"]
+        outputs["labels"] if "labels" in outputs else [""] * len(outputs["scores"]),
+        *(outputs[name] for name in ("scores", "boxes", "classes")),
     ),
     AnswerKind.TEXT: lambda outputs: iter(["".join(outputs["text"].ravel())]),
     AnswerKind.EMBEDDING: lambda outputs: _bits(outputs["embedding"]),
@@ -46,25 +47,20 @@ ANSWERS: Mapping[AnswerKind, Callable[[Outputs], Iterator[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The vectors of the only model of a bundle, which has files for programs beside it."""
+    """The vectors of a model of a bundle, which has files for programs beside it."""
 
     bundle: Path
-
-    @property
-    def kept(self) -> KeptVectors:
-        (kept,) = read_manifest(self.bundle).vectors
-        assert kept.vectors, kept.none
-        return kept
-
-    @property
-    def signature(self) -> ModelSignature:
-        return read_manifest(self.bundle).content.signature(self.kept.model)
+    kept: KeptVectors
+    signature: ModelSignature
 
     def written(self) -> Path:
         """The lines that a program reads, as a file."""
-        folder = self.bundle.parent
-        lines = [self._line(vector, folder / f"given_{number}") for number, vector in enumerate(self.kept.vectors)]
-        file = folder / "vectors.txt"
+        stem = self.bundle.parent / self.kept.model
+        lines = [
+            self._line(vector, stem.with_name(f"{stem.name}.given_{number}"))
+            for number, vector in enumerate(self.kept.vectors)
+        ]
+        file = stem.with_name(f"{stem.name}.vectors")
         file.write_text("".join(f"{line}\n" for line in lines), "utf-8")
         return file
 
@@ -93,3 +89,11 @@ class Vectors:
             file.write_bytes(vector.text.encode())
             return f"0 0 {file}"
         return " ".join(["0 0", *(str(self.bundle / kept.path) for kept in vector.inputs)])
+
+
+def of_bundle(bundle: Path) -> tuple[Vectors, ...]:
+    """The vectors of each model, of which all must have some."""
+    manifest = read_manifest(bundle)
+    for kept in manifest.vectors:
+        assert kept.vectors, f"{kept.model}: {kept.none}"
+    return tuple(Vectors(bundle, kept, manifest.content.signature(kept.model)) for kept in manifest.vectors)

@@ -8,7 +8,7 @@ import pytest
 
 from device_runner.library import find_archive
 from tests.command import ort_mobile
-from tests.features.app_data import samples
+from tests.features.app_data import every_answer, samples
 from tests.features.app_data.test_text_job import job
 from tests.features.app_data.test_windows import recording
 from tests.features.vectors import cpp, jvm
@@ -81,6 +81,28 @@ def test_pictures(tmp_path: Path) -> None:
     bundle = ran(tmp_path, CLASSIFIER + TARGET + SETTINGS)
     assert jvm.equal(bundle) == cpp.equal(bundle) >= 2
     assert "equal in all bits (android-host:" in ort_mobile("bundle", "replay", bundle).out
+
+
+GIVES = {
+    "boxes": (
+        'boxes = "labels.txt", layout = "xyxy+score+class", score = 0.01',
+        every_answer.headed(every_answer.BOXES),
+    ),
+    "mask": ("mask = true", every_answer.headed(every_answer.MASK)),
+    "probability": ("probability = true, index = 7", samples.classifier()),
+}
+"""Of pictures beside labels: what a model gives, and one that does."""
+
+
+@pytest.mark.parametrize("answer", GIVES)
+def test_other_answers(tmp_path: Path, answer: str) -> None:
+    gives, model = GIVES[answer]
+    onnx.save(model, tmp_path / "classifier.onnx")
+    samples.labels(tmp_path)
+    samples.pictures(tmp_path, 3)
+    config = CLASSIFIER.replace('classes = "labels.txt", softmax = true, top = 3', gives)
+    bundle = ran(tmp_path, config + TARGET + SETTINGS)
+    assert jvm.equal(bundle) == cpp.equal(bundle) == 3
 
 
 def test_texts(tmp_path: Path) -> None:
