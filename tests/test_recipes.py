@@ -124,7 +124,7 @@ artifacts = [
 phones = [DeviceFacts(name=f"adb:{level}", platform="android", api_level=level) for level in (32, 33)]
 lanes, skipped = plan_runs(config.runs, artifacts, phones)
 print(json.dumps({
-    "runs": [f"{lane.device} {lane.run_name}" for lane in lanes],
+    "runs": [f"{lane.device} {lane.way}" for lane in lanes],
     "skipped": [f"{one.device}: {one.text}" for one in skipped if one.run.startswith("mynpu")],
 }))
 """

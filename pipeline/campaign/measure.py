@@ -236,7 +236,7 @@ class Bench:
                 if device in begun:  # one has ended when the next begins
                     lines[device].done()
                 begun.add(device)
-                lines[device].at(f"{plan.round_name(number)}: {run.model}/{run.run_name}")
+                lines[device].at(f"{plan.round_name(number)}: {run.model}/{run.way}")
 
             left = measure(plan, devices, self.store, self.work, show)
             for device in begun - left.keys():

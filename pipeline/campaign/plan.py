@@ -144,7 +144,7 @@ def baseline_of(planned_runs: Sequence[PlannedRun], name: str | None) -> Planned
 
     `name` is `VARIANT` or `VARIANT/PROVIDER…`; without it, or where it is not among them, the first on the CPU.
     """
-    named = [planned for planned in planned_runs if name in (planned.run_name, planned.variant)]
+    named = [planned for planned in planned_runs if name in (planned.way, planned.variant)]
     on_cpu = [planned for planned in planned_runs if planned.options.on_cpu]
     return (named or on_cpu or list(planned_runs))[0]
 

@@ -66,7 +66,7 @@ class PlannedRun:
         return msgspec.structs.replace(self.options, session_config=session_config)
 
     @property
-    def run_name(self) -> str:
+    def way(self) -> str:
         """`VARIANT/PROVIDER…`, as baselines in configs and tables name it."""
         return f"{self.variant}/{options_name(self.options)}"
 
@@ -79,7 +79,7 @@ class PlannedRun:
     def text(self) -> str:
         """Unique in a campaign: device, model, variant, options, and the mode where it is not the steady state."""
         mode = "" if self.mode is configs.MeasureMode.STEADY else f"@{self.mode}"
-        return f"{self.device}/{self.model}/{self.run_name}{mode}"
+        return f"{self.device}/{self.model}/{self.way}{mode}"
 
     @property
     def id(self) -> str:

@@ -266,7 +266,7 @@ def find_claims(source: LeanModel, basic: LeanModel, aware: AwareSpec, folder: P
     )
 
 
-def viewer(model: LeanModel, folder: Path) -> partition_shown.View:
+def viewer(model: LeanModel, folder: Path) -> partition_shown.AsGraph:
     """How messages of a model, or of what came of it, are viewed; `folder` is for what is found out on the way."""
     read = partition_graph.tensor_reader(model)
     return lambda proto: partition_graph.view(

@@ -47,7 +47,7 @@ def culprits(
     return ()
 
 
-def close_off(model: LeanModel, settings: claim_answer.Settings, viewed: partition_shown.View) -> Iterator[str]:
+def close_off(model: LeanModel, settings: claim_answer.Settings, viewed: partition_shown.AsGraph) -> Iterator[str]:
     """Keep a provider from the nodes of a finished model that it would claim and not build; gives warnings.
 
     The phone partitions the file again. Every rule that asks for a constant refuses what an Identity makes of one, and

@@ -18,7 +18,7 @@ from pipeline.convert.request import (
     ConvertResult,
     OptimizerPlatform,
     VariantFailure,
-    convert_model,
+    convert_model,  # by way of `convert.engine`, which its own process loads
 )
 from pipeline.core import files as storage
 from pipeline.core import workers

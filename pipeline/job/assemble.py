@@ -218,7 +218,9 @@ MODELS = "models/"
 OBJECTIONS = Place[Callable[[bundle_manifest.Manifest], Iterator[Finding]]]("ship.objections")
 """What packages for apps would refuse, or leave out, of what ships: warnings of the rule APP_CODE."""
 PROOFS = Place[Callable[[Mapping[str, tuple[str, ...]], Progress, Path], dict[str, Any]]]("ship.proofs")
-"""The evidence on a finished bundle of libraries that ship, each given with the targets that ship it."""
+"""The evidence on a finished bundle of libraries that ship, each given with the targets that ship it: `features.prove`
+runs the files in them.
+"""
 
 
 def _left_out(libraries: Mapping[str, tuple[str, ...]], bundle: Path) -> dict[str, Any]:
@@ -333,7 +335,7 @@ def _signatures(assembled: Assembled, artifacts: Path) -> tuple[bundle_manifest.
     )
 
 
-def proven(assembled: Assembled, folder: Path) -> Assembled:
+def with_bundle_facts(assembled: Assembled, folder: Path) -> Assembled:
     """The same with what its own bundle says: proofs in the libraries that ship, what packages for apps would refuse,
     and the operators of a reduced build.
     """
@@ -529,7 +531,7 @@ def close_job(
         assembled = replace(assembled, report=report)
     else:
         content = ship(assembled, folder, library=library, progress=progress, prove=prove)
-        assembled = proven(assembled, folder)
+        assembled = with_bundle_facts(assembled, folder)
 
     def with_stages(record: campaign_record.JobRecord) -> campaign_record.JobRecord:
         return msgspec.structs.replace(record, stages=(*record.stages, *progress.stages))

@@ -45,7 +45,7 @@ def possible_runs(
         reason = why_not(planned)
         moved = _in_nchw(planned) if reason and change_layout else None
         if moved and not why_not(moved):
-            impossible.append(planned.skipped(f"run as {moved.run_name} in its place: {reason}"))
+            impossible.append(planned.skipped(f"run as {moved.way} in its place: {reason}"))
             possible += [moved] * (moved.text not in keys)
         elif reason:
             impossible.append(planned.skipped(reason))

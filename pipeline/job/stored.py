@@ -181,11 +181,11 @@ def stored(folder: Path | None, database: str | None, campaign: str | None) -> "
 
     Raises ConfigError when it is not there.
     """
-    from pipeline.job.assemble import assemble, proven, with_earlier
+    from pipeline.job.assemble import assemble, with_bundle_facts, with_earlier
 
     with own_campaign(folder, database, campaign) as (store, record):
         assembled = with_earlier(assemble(store, record), store)
-        return proven(assembled, folder) if folder else assembled
+        return with_bundle_facts(assembled, folder) if folder else assembled
 
 
 @contextmanager

@@ -57,12 +57,12 @@ NOT_F16 = frozenset({
 MAX_NODES = 1_000_000
 """Calls of calls can multiply: a model that grows beyond this is refused."""
 
-View = Callable[["ModelProto"], Graph]
+AsGraph = Callable[["ModelProto"], Graph]
 Round = tuple[Graph, Claim]
 """What the provider was shown in one round, and what it claimed of it."""
 
 
-def before_partitioning(model: "ModelProto", view: View, settings: Settings) -> "ModelProto":
+def before_partitioning(model: "ModelProto", view: AsGraph, settings: Settings) -> "ModelProto":
     """What a model with functions has become when the provider is asked: calls it does not claim are inlined.
 
     The same model when it has no functions.
@@ -307,7 +307,7 @@ MOST_ROUNDS = 64
 """Bodies of functions call functions in turn; no schema of ONNX needs more rounds than a few."""
 
 
-def rounds(model: "ModelProto | None", first: Round, view: View, settings: Settings) -> Iterator[Round]:
+def rounds(model: "ModelProto | None", first: Round, view: AsGraph, settings: Settings) -> Iterator[Round]:
     """All rounds of a session, the first included.
 
     `model` is what the first round's graph was made of, None for an ORT format file, in which nothing is inlined.

@@ -40,7 +40,7 @@ ALL = [artifact(level) for level in (Level.NONE, Level.BASIC, Level.ALL)]
 def test_the_documented_advice_is_nnapi_and_the_gpu_on_basic_and_cpu_on_all() -> None:
     phone = msgspec.structs.replace(PHONE, gpu=GraphicsProcessor(name="Adreno (TM) 740"))
     lanes, skipped = plan_runs(ADVISED_RUNS, ALL, [phone])
-    assert [lane.run_name for lane in lanes] == [
+    assert [lane.way for lane in lanes] == [
         "basic-fixed/nnapi",
         "basic-fixed/webgpu",
         "none-fixed/cpu",
@@ -111,9 +111,9 @@ def test_rounds_alternate_and_lose_nothing() -> None:
 
 def test_the_baseline_is_the_one_named_or_the_first_on_the_cpu() -> None:
     lanes, _ = plan_runs(ADVISED_RUNS, ALL, [PHONE])
-    assert baseline_of(lanes, None).run_name == "none-fixed/cpu"
-    assert baseline_of(lanes, "all-fixed").run_name == "all-fixed/cpu"
-    assert baseline_of(lanes, "basic-fixed/nnapi").run_name == "basic-fixed/nnapi"
+    assert baseline_of(lanes, None).way == "none-fixed/cpu"
+    assert baseline_of(lanes, "all-fixed").way == "all-fixed/cpu"
+    assert baseline_of(lanes, "basic-fixed/nnapi").way == "basic-fixed/nnapi"
 
 
 def test_specs_carry_the_artifacts_session_options_and_the_runs_go_before_them() -> None:
@@ -131,7 +131,7 @@ def test_android_devices_load_files_mapped_as_apps_do_unless_a_run_says_no() -> 
     lanes, _ = plan_runs([RunConfig(), by_path], ALL[:1], [PHONE, HERE])
     assert [lane.run_options.session_config.get(BYTES_KEY) for lane in lanes] == ["1", "0", None, "0"]
     assert [run.mapped for run in recorded(lanes, None)] == [True, False, False, False]
-    assert [lane.run_name for lane in lanes][::2] == ["none-fixed/cpu"] * 2
+    assert [lane.way for lane in lanes][::2] == ["none-fixed/cpu"] * 2
 
 
 def test_the_labelled_set_is_answered_once() -> None:

@@ -451,7 +451,7 @@ def comparable(group: RunGroup) -> bool:
 
 
 def why_unranked(group: RunGroup) -> str:
-    """What the first mark of another machine, or of a device that changed, says of its times; "" without one."""
+    """What a mark says of times of what only plays a phone, or has changed; "" for phones and `local`: they rank."""
     return next((reason for mark, (_, reason) in MARKED.items() if mark in UNRANKED and mark in group.marks), "")
 
 

@@ -468,7 +468,7 @@ def confirming_turns(
         if run.id in chosen
         and (run.device in order.devices if order.devices else runner_device.is_reported(run.device))
     }
-    runs = [run for run in plan.planned_runs if (run.model, run.run_name, run.mode) in wanted]
+    runs = [run for run in plan.planned_runs if (run.model, run.way, run.mode) in wanted]
     if not runs:
         raise ConfigError(
             "nothing was chosen that fresh rounds could confirm",

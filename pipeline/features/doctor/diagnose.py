@@ -312,7 +312,7 @@ class ModelOnDevice:
         device, seconds = self.device, 0.0
 
         def show(_device: str, run: campaign_planned.PlannedRun, number: int) -> None:
-            stage.at(f"round {number + 1}: {run.run_name}")
+            stage.at(f"round {number + 1}: {run.way}")
             if number < FEWEST:
                 stage.done()
 

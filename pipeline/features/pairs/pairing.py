@@ -103,7 +103,7 @@ def in_common(base: PairSource, candidate: PairSource) -> Pairing:
             why=f"one has {names}, the other {others}",
             remedy="name two files, bundles or output folders of the same models and targets",
         )
-    in_order = sorted(pairs.values(), key=lambda pair: (pair.model, pair.candidate.run.run_name))
+    in_order = sorted(pairs.values(), key=lambda pair: (pair.model, pair.candidate.run.way))
     return Pairing(
         everywhere=tuple(in_order),
         only_base=tuple(campaign_record.place(*key) for key in of_base if key not in of_candidate),

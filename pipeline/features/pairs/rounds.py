@@ -65,8 +65,8 @@ def unmeasured_row(asked: Asked, note: str = "", outcome: GateOutcome = GateOutc
     return GatedRun(
         device=asked.device,
         model=pair.model,
-        base=pair.base.run.run_name,
-        candidate=pair.candidate.run.run_name,
+        base=pair.base.run.way,
+        candidate=pair.candidate.run.way,
         outcome=outcome,
         note=note,
     )
@@ -191,6 +191,7 @@ def with_verdict(
         changes=changed_facts.changes(changed_facts.facts_of_run(base[0]), changed_facts.facts_of_run(candidate[0]))
         if base and candidate
         else (),
+        outcome=GateOutcome.NOT_COMPARED,  # until an interval says more
     )
     failures = (
         failure_text(role, record.result.failure)

@@ -44,7 +44,7 @@ class PairSource:
     @property
     def by_run(self) -> dict[tuple[str, str], campaign_planned.PlannedRun]:
         """Every planned run by model and run; of a bundle, which has no plan, what ships."""
-        return self.planned or {(run.model, run.run_name): run for run in self.shipped.values()}
+        return self.planned or {(run.model, run.way): run for run in self.shipped.values()}
 
 
 def model_files(paths: Iterable[Path]) -> tuple[Path, ...]:
@@ -176,5 +176,5 @@ def _folder_source(folder: Path) -> PairSource:
         for planned in record.planned
         if (planned.model, planned.variant) in artifacts and planned.mode is configs.MeasureMode.STEADY
     ]
-    by_run = {(planned.model, planned.run_name): planned for planned in runs}
+    by_run = {(planned.model, planned.way): planned for planned in runs}
     return PairSource(path=folder, shipped=shipped, planned=by_run, targets=record.config.targets)

@@ -157,7 +157,7 @@ def measure_files(order: file_runs.PerfOrder, progress: Progress) -> MeasuredFil
                     stage.done()
         profiled = tuple(profiles)
         # The first file is what all others are compared with.
-        planned = list(planning.recorded(runs, runs[0].run_name if runs else None))
+        planned = list(planning.recorded(runs, runs[0].way if runs else None))
         records = [record for rounds in stored.records.values() for record in rounds]
         sizes_bytes = {(run.model, run.variant): run.size_bytes for run in runs}
         rule = planning.decision_rule(order.measure)

@@ -245,7 +245,7 @@ def pilot(
             continue
         failures = [run.result.failure.what for runs in twice for run in runs if run.result.failure]
         why = failures[-1] if failures else "too few of its rounds gave times"
-        missing.append(f"{first.device}: {first.model}: {first.run_name}: {why}")
+        missing.append(f"{first.device}: {first.model}: {first.way}: {why}")
     missing += [f"{device}: {reason}" for device, reason in measured.left.items()]
     unusable = (*bench.unusable, *(() if pairs else (*skipped, *refused)))
     missing += [f"{reason.device}: {reason.text}" for reason in unusable]

@@ -230,12 +230,12 @@ def _to_confirm(
     was found there and on other devices.
     """
     chosen: dict[str, campaign_planned.PlannedRun] = {}
-    runs = {run.id: (run.model, run.run_name) for search in searches.values() for run in search.space.candidates}
+    runs = {run.id: (run.model, run.way) for search in searches.values() for run in search.space.candidates}
     winners = {(answer.device, answer.model): runs[answer.winner] for answer in tuned if answer.winner}
     for answer in tuned:
         if answer.winner:
             candidates = {run.id: run for run in searches[answer.device, answer.model].space.candidates}
-            by_run = {(run.model, run.run_name): name for name, run in candidates.items()}
+            by_run = {(run.model, run.way): name for name, run in candidates.items()}
             elsewhere = [by_run.get(run, "") for run in winners.values()]
             for name in (answer.ort_default, answer.documented, *answer.front, answer.winner, *elsewhere):
                 if name in candidates:

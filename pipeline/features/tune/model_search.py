@@ -203,7 +203,7 @@ class ModelSearch:
             text = wording.size(int(value or 0)) if goal in OF_MEMORY else wording.duration(value)
             if goal in self.proposals and (bounds := self.proposals[goal].compared.get(self.space.default)):
                 text += f", {bounds.low:.2f} to {bounds.high:.2f} times the advised"
-            parts.append(f"leader {self.space.candidates[best].run_name} {text}")
+            parts.append(f"leader {self.space.candidates[best].way} {text}")
         return f"{', '.join(parts)}; at most {core_progress.duration_text(left)} left"
 
 
@@ -354,7 +354,7 @@ def _candidates(search: ModelSearch, winner: int | None) -> Iterator[campaign_tu
         usual = campaign_tuned.Dropped(reason=measured if number in runs else unmeasured)
         yield campaign_tuned.TunedCandidate(
             variant=planned.variant,
-            run=planned.run_name.partition("/")[2],
+            run=planned.way.partition("/")[2],
             id=planned.id,
             processes=runs[number],
             values=values.get(number, campaign_tuned.CandidateValues(size_bytes=planned.size_bytes)),

@@ -74,7 +74,7 @@ def failures(space: Space, seen: Sequence[Observation]) -> dict[int, Out]:
         out.setdefault(run.candidate, Out(after, failed, run.candidate))
         if family not in ran:
             common = f"not tried: another with the same file, provider and flags failed: {reason}"
-            why = campaign_tuned.Dropped(reason=common, detail=space.candidates[run.candidate].run_name)
+            why = campaign_tuned.Dropped(reason=common, detail=space.candidates[run.candidate].way)
             for other in space.families[family]:
                 out.setdefault(other, Out(after, why, run.candidate))
     return out

@@ -171,7 +171,7 @@ def distinct_candidates(
         if first is planned:
             kept.append(planned)
         else:
-            pruned.append(msgspec.structs.replace(planned.skipped(reason), why=f"counts as {first.run_name}"))
+            pruned.append(msgspec.structs.replace(planned.skipped(reason), why=f"counts as {first.way}"))
     order = {id(planned): number for number, planned in enumerate(candidates)}
     return Lattice(sorted(kept, key=lambda planned: order[id(planned)]), pruned)
 

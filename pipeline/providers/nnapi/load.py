@@ -13,7 +13,7 @@ from pipeline.partition.outline import left_over
 from pipeline.partition.rules import Rule
 from pipeline.partition.selectors import SELECTORS, node_units, unit_of_node
 from pipeline.partition.units import DEQUANTIZE, QUANTIZE, Case, Unit, UnitValue, equal_pair
-from pipeline.providers.nnapi.rules import TABLE, parameters, permuted
+from pipeline.providers.nnapi.rules import CHANNELS_LAST, TABLE, parameters, resize_scales, resize_sizes
 
 QUANTIZED_SINGLE = frozenset(
     {
@@ -257,6 +257,18 @@ GROUPED = "without the Transposes around it, it becomes part of a quantized grou
 ADVICE = "set USE_NCHW, or leave the node to the CPU (--safe)"
 
 
+def refusal_when_permuted(case: Case) -> Refusal | None:
+    """What of a Resize is not taken behind the layout transformation: shape and target are channels-last then (A.3)."""
+    position = 2 if case.exists(2) else 3
+    initializer, shape = case.constant(position), case.shape(0)
+    if initializer is None or shape is None or initializer.count != 4 or len(shape) != 4:
+        return None
+    numbers = initializer.numbers()
+    last = [numbers[axis] for axis in CHANNELS_LAST]
+    sizes = [shape[axis] or 0 for axis in CHANNELS_LAST]
+    return resize_scales(case, sizes, last) if position == 2 else resize_sizes(case, sizes, last)
+
+
 def _layout_refusal(graph: Graph, provider_claim: Claim, settings: Settings) -> Refusal | None:
     """The first claim that the transformation undoes, None where none is predicted."""
     if not settings.nhwc or not provider_claim.groups or graph.operators.isdisjoint(MOVED):
@@ -265,7 +277,7 @@ def _layout_refusal(graph: Graph, provider_claim: Claim, settings: Settings) -> 
     for unit in (unit for unit in node_units(graph, settings) if unit.target.index in claimed):
         node = unit.target
         # Scales and sizes are permuted to channels-last order and judged again.
-        if node.op_type == "Resize" and permuted(Case(graph, unit, settings)) is not None:
+        if node.op_type == "Resize" and refusal_when_permuted(Case(graph, unit, settings)) is not None:
             return _undone(node, "its scales or sizes, permuted to channels-last order, are not taken")
         # Observed in 1.23.2 and 1.28.0: a quantized Conv or Resize of an empty batch is not taken again.
         shape = graph.value(unit.inputs[0].name).shape if unit.inputs else None

@@ -441,7 +441,7 @@ EQUIVALENT = "export Resize as linear half_pixel, or nearest with asymmetric coo
 
 
 def resize_mode(case: Case) -> Refusal | None:
-    """The few modes that NNAPI computes alike."""
+    """The few modes that NNAPI computes alike (D.5)."""
     mode = case.attribute("mode", "nearest")
     if mode not in ("linear", "nearest"):
         return Refusal("mode", f"mode {mode} is not taken", EQUIVALENT)
@@ -475,7 +475,7 @@ RESIZE_SINCE_18 = when(
 
 
 def resize_target(case: Case) -> Refusal | None:
-    """Scales or sizes of two spatial dimensions, known beforehand."""
+    """Scales or sizes of two spatial dimensions, known beforehand (D.5)."""
     position = 2 if case.exists(2) else 3
     if not case.exists(position):
         return Refusal("const", "neither scales nor sizes are given", "give constant scales")
@@ -493,22 +493,11 @@ def resize_target(case: Case) -> Refusal | None:
             fatal=True,
         )
     shape = [dim or 0 for dim in case.shape(0) or ()]
-    return _scales(case, shape, numbers) if position == 2 else _sizes(case, shape, numbers)
+    return resize_scales(case, shape, numbers) if position == 2 else resize_sizes(case, shape, numbers)
 
 
-def permuted(case: Case) -> Refusal | None:
-    """The same question after the layout transformation: shape and target in channels-last order (A.3)."""
-    position = 2 if case.exists(2) else 3
-    initializer, shape = case.constant(position), case.shape(0)
-    if initializer is None or shape is None or initializer.count != 4 or len(shape) != 4:
-        return None
-    numbers = initializer.numbers()
-    last = [numbers[axis] for axis in CHANNELS_LAST]
-    sizes = [shape[axis] or 0 for axis in CHANNELS_LAST]
-    return _scales(case, sizes, last) if position == 2 else _sizes(case, sizes, last)
-
-
-def _scales(case: Case, shape: Sequence[int], scales: Sequence[float]) -> Refusal | None:
+def resize_scales(case: Case, shape: Sequence[int], scales: Sequence[float]) -> Refusal | None:
+    """What of a Resize by scales is not taken (D.5)."""
     nchw = scales[1] == 1.0
     channel, height, width = scales[1:] if nchw else (scales[3], scales[1], scales[2])
     if (scales[0], channel) != (1.0, 1.0):
@@ -524,7 +513,8 @@ def _scales(case: Case, shape: Sequence[int], scales: Sequence[float]) -> Refusa
     return _layout(case, nchw)
 
 
-def _sizes(case: Case, shape: Sequence[int], sizes: Sequence[int]) -> Refusal | None:
+def resize_sizes(case: Case, shape: Sequence[int], sizes: Sequence[int]) -> Refusal | None:
+    """What of a Resize by sizes is not taken (D.5)."""
     nchw = sizes[1] == shape[1]
     channel = 1 if nchw else 3
     if sizes[0] != shape[0] or sizes[channel] != shape[channel]:

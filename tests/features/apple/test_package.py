@@ -15,7 +15,8 @@ import pytest
 
 from device_runner.spec import ElementType, ExecutionMode, RunOptions
 from pipeline.features.apple.package import held_twice
-from pipeline.release.manifest import BundledFile, Shipped
+from pipeline.release.kept import BundledFile
+from pipeline.release.manifest import Shipped
 from tests.command import Done, ort_mobile
 from tests.features.android.samples import WEBGPU, bundle, manifest, shipped, signature, tensor
 from tests.features.apple.frameworks import (

@@ -16,7 +16,7 @@ def source(path: str, count: int) -> PairSource:
             device="", model="m", variant=f"variant-{number:02}", source="m", file=path, sha256=path, size_bytes=1,
             options=RunOptions(),
         )  # fmt: skip
-        planned[run.model, run.run_name] = run
+        planned[run.model, run.way] = run
     return PairSource(path=Path(path), shipped={}, planned=planned)
 
 

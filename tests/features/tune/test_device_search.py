@@ -169,7 +169,7 @@ def test_time_is_kept_for_what_is_confirmed_and_for_nothing_else() -> None:
         one = search()
         one.budget_seconds = 100.0
         while planned := one.next():
-            noise = zlib.crc32(f"{planned.run_name} {len(one.seen)}".encode()) % 400
+            noise = zlib.crc32(f"{planned.way} {len(one.seen)}".encode()) % 400
             values = CandidateValues(latency_ns=1e6 * (1 + noise / 1000 + 0.1 * (planned.run_options != best)))
             number = one.space.candidates.index(planned)
             one.learn(Observation(candidate=number, order=len(one.seen), seconds=1.0, values=values))

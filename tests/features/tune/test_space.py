@@ -89,7 +89,7 @@ def test_spinning_of_one_kind_of_threads_is_no_short_word() -> None:
 def test_the_documentations_default_is_an_accelerator_on_basic_or_the_cpu_on_all() -> None:
     cpu = [planned(RunOptions(intra_op_threads=n), level) for level in (Level.BASIC, Level.ALL) for n in (2, 0)]
     space = space_of(cpu)
-    assert space.candidates[space.default].run_name == "all-fixed/cpu"
+    assert space.candidates[space.default].way == "all-fixed/cpu"
     assert space.ort_default == space.default
     nnapi = [
         planned(RunOptions(provider="nnapi", flags=flags), level)
@@ -97,9 +97,9 @@ def test_the_documentations_default_is_an_accelerator_on_basic_or_the_cpu_on_all
         for flags in ((NnapiFlag.USE_FP16,), ())
     ]
     space = space_of([*cpu, *nnapi])
-    assert space.candidates[space.default].run_name == "basic-fixed/nnapi"
+    assert space.candidates[space.default].way == "basic-fixed/nnapi"
     assert space.ort_default is not None
-    assert space.candidates[space.ort_default].run_name == "all-fixed/cpu"
+    assert space.candidates[space.ort_default].way == "all-fixed/cpu"
 
 
 def test_without_the_default_the_nearest_takes_its_place() -> None:

@@ -68,7 +68,7 @@ m (float[1, 10] x, float[1, 2] h) => (float[1, 1] y, float[1, 2] hn) {
 def ran(folder: Path, config: str) -> Path:
     """The bundle of a job whose target ships Android's library."""
     library_entry("android:1.29.0")
-    assert find_archive("android:1.29.0")
+    assert find_archive("android:1.29.0").is_file()
     (folder / "config.toml").write_text(config, "utf-8")
     ort_mobile("run", folder / "config.toml", "--output", folder / "out", "--device", "local")
     return folder / "out/bundle"
