@@ -203,6 +203,13 @@ def test_sustained_runs_have_energy_by_power_rail(opened: Open, phone: Phone, mo
     assert device.run(quick(models)).before.rails == {}
 
 
+def test_a_phone_whose_rails_cannot_be_read_keeps_its_run(opened: Open, phone: Phone, models: Path) -> None:
+    phone.write("bin/perfetto", "#!/bin/sh\nhead -c 3000000 /dev/zero\n").chmod(0o755)
+    lasting = opened(phone).run(quick(models, sustain_seconds=1.2))
+    assert lasting.status is Status.OK, lasting.failure
+    assert lasting.before.rails == {}
+
+
 def test_unchanged_files_are_not_pushed_again(opened: Open, farm: Farm, models: Path) -> None:
     phone = farm.phone()
     first = opened(phone)

@@ -19,11 +19,17 @@ if TYPE_CHECKING:
 STEP = 0.03
 """How far the limit that passed and the one that did not are apart at the end, as a share of the former."""
 
-GROWTH = 1.25
-"""The peak of a run is no limit that passes in any case: what is reserved and not used counts, too."""
+GROWTH, MOST_GROWTH = 1.25, 8.0
+"""The peak of a run is no limit that passes in any case, as what is reserved and not used counts, too: it is raised in
+steps, up to so many times.
+"""
 
 LEAST_TIMEOUT_SECONDS, SLOWER = 10.0, 10
 """A session that gets no memory for its threads may hang: a limited run has so many times the seconds of the first."""
+
+
+TOO_LITTLE = (run_result.FailureKind.OUT_OF_MEMORY, run_result.FailureKind.TIMEOUT)
+"""What a limit that is too low ends with."""
 
 
 class LeastMemoryRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,12 +56,13 @@ def measure_least_memory(
             stage.at(run.variant)
             spec = msgspec.structs.replace(plan.spec(run, 0), min_runs=1, min_seconds=0.0, warmup=0, data_limit_bytes=0)
             row = LeastMemoryRow(file=run.variant, run=run_options.options_name(run.options))
-            rows.append(_measured(row, bench.devices[run.device], spec))
+            rows.append(measured(row, bench.devices[run.device], spec))
             stage.done()
     return rows
 
 
-def _measured(row: LeastMemoryRow, device: runner_device.Device, spec: run_spec.RunSpec) -> LeastMemoryRow:
+def measured(row: LeastMemoryRow, device: runner_device.Device, spec: run_spec.RunSpec) -> LeastMemoryRow:
+    """The row with the least limit under which a spec runs on a device, or with why it runs under none."""
     free = device.run(spec)
     if free.status is not run_result.Status.OK:
         return msgspec.structs.replace(row, **perf_failed.why_failed(free.failure, "it did not run"))
@@ -69,7 +76,8 @@ def _measured(row: LeastMemoryRow, device: runner_device.Device, spec: run_spec.
     low, high = 0, free.memory_peak_bytes
     result = limited(high)
     while result.status is not run_result.Status.OK:
-        if result.failure and result.failure.code is not run_result.FailureKind.OUT_OF_MEMORY:
+        is_too_little = result.failure and result.failure.code in TOO_LITTLE
+        if not is_too_little or high > MOST_GROWTH * free.memory_peak_bytes:
             return msgspec.structs.replace(row, **perf_failed.why_failed(result.failure, "it did not run"))
         low, high = high, round(high * GROWTH)
         result = limited(high)

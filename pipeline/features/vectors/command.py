@@ -29,15 +29,23 @@ def replay(ctx: click.Context, /, bundle: Path, device: str, outputs: Outputs) -
 
     A bundle keeps vectors of models with `takes` or `gives`, and of features: a few small samples of what an app has,
     and what the file that ships gave for each. Exit code 4 where an output differs by more than another release or
-    processor may change.
+    processor may change, 1 where a model has no vectors or they could not be given again.
     """
     from pipeline.core import errors as core_errors
     from pipeline.features.vectors.replay import replayed
     from pipeline.release import manifest as bundle_manifest
 
     manifest = bundle_manifest.verify_bundle(bundle)
+    if not manifest.vectors:
+        raise core_errors.ConfigError(
+            "the bundle keeps no vectors",
+            where=str(bundle),
+            why="no model of it takes or gives an app's data, or [release] has vectors = false",
+            remedy="give a model `takes` or `gives` (docs/app-data.md), and make the bundle again",
+        )
     replays = list(replayed(bundle, manifest, device))
-    document = {"bundle": str(bundle), "replays": replays}
-    outputs.show_lines(document, [made.text for made in replays] or ["the bundle keeps no vectors"])
-    if any(made.failed for made in replays):
+    outputs.show_lines({"bundle": str(bundle), "replays": replays}, [replay.text for replay in replays])
+    if any(replay.failed for replay in replays):
         ctx.exit(core_errors.ExitCode.CHECK_FAILED)
+    if any(replay.why for replay in replays):
+        ctx.exit(core_errors.ExitCode.SOME_FAILED)

@@ -12,7 +12,6 @@ from device_runner.device import Device
 from device_runner.errors import RunnerError
 from device_runner.spec import TensorFile
 from pipeline.check import compare as output_compare
-from pipeline.core.errors import ModelError
 from pipeline.features.vectors import runs
 from pipeline.features.vectors.cases import VectorCase
 from pipeline.release import kept as kept_files
@@ -77,13 +76,18 @@ def replayed(bundle: Path, manifest: bundle_manifest.Manifest, device_name: str)
         reasons = []
         for place in [device_name] if device_name else runs.places(shipped, ""):
             try:
-                with runner_device.open_device(place) as device:
-                    yield _replayed(device, bundle, manifest, kept, tolerance, base)
-                    break
+                device = runner_device.open_device(place)
             except RunnerError as error:
                 if device_name:
                     raise
                 reasons.append(error.what)
+                continue
+            with device:
+                replay = _replayed(device, bundle, manifest, kept, tolerance, base)
+            if not replay.why:
+                yield replay
+                break
+            reasons.append(replay.why)
         else:
             yield msgspec.structs.replace(base, why="; ".join(dict.fromkeys(reasons)))
 
@@ -102,9 +106,7 @@ def _replayed(
         with runner_files.scratch_folder() as folder:
             result = runs.run(device, bundle / kept.file, kept.options, case, signature, folder)
             if result.failure:
-                raise ModelError(
-                    result.failure.what, where=kept.file, why=result.failure.why, remedy=result.failure.remedy
-                )
+                return msgspec.structs.replace(base, why=f"{device.name}: {result.failure.reason}")
             release = result.ort_version
             wanted, given = _arrays(_files(bundle, vector.outputs)), _arrays(result.outputs)
         same = all(name in given and _same(values, given[name]) for name, values in wanted.items())

@@ -10,8 +10,10 @@ import pytest
 
 from device_runner.build import build_probe
 from device_runner.local import LocalDevice
-from device_runner.result import Status
+from device_runner.result import Failure, FailureKind, RunResult, Status
 from device_runner.spec import RunOptions, RunSpec
+from pipeline.features.perf import least_memory
+from pipeline.features.perf.least_memory import LeastMemoryRow
 from tests.command import ort_mobile
 from tests.ort_models import MODELS, convert
 
@@ -43,3 +45,21 @@ def test_only_the_probe_limits_memory(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").touch()
     ended = ort_mobile("perf", "m.onnx", "--least-memory", "--perf-test", "m.onnx", cwd=tmp_path, code=2)
     assert "leave out --perf-test" in ended.err
+
+
+class Limited:
+    """A device on which a file needs 300 MB, and hangs within less than 250."""
+
+    def run(self, spec: RunSpec) -> RunResult:
+        limit = spec.data_limit_bytes or 10**12
+        passed = RunResult(spec_id="m", device="d", status=Status.OK, elapsed_ns=10**9, memory_peak_bytes=200 * 10**6)
+        code = FailureKind.TIMEOUT if limit < 250 * 10**6 else FailureKind.OUT_OF_MEMORY
+        failed = RunResult(spec_id="m", device="d", status=Status.FAILED, failure=Failure(code=code, what="no"))
+        return passed if limit >= 300 * 10**6 else failed
+
+
+def test_a_session_that_hangs_within_a_limit_has_too_little() -> None:
+    row = LeastMemoryRow(file="m", run="cpu")
+    least = least_memory.measured(row, Limited(), RunSpec(id="m", model="m"))  # type: ignore[arg-type]
+    assert not least.failure
+    assert least.too_few_bytes < 300 * 10**6 <= least.fits_bytes < 1.04 * least.too_few_bytes
